@@ -1,0 +1,114 @@
+"""What a node tells of the step's processes: plain data, the same on the node, on the wire and in nodes/<node>.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One stack frame. Native frames have line 0 and the library in `file`."""
+
+    function: str
+    file: str
+    line: int
+    native: bool = False
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread's stack, innermost frame first."""
+
+    name: str
+    tid: int
+    active: bool
+    gil: bool
+    frames: tuple[Frame, ...]
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a stack: what was run, its exit status, how long it took, its first line of complaint."""
+
+    how: str
+    rc: int | None
+    seconds: float
+    error: str
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    """One process of the step on this node: a rank, or a descendant of one."""
+
+    pid: int
+    """In the namespace of the node agent; `ns_pid` is the process's own view, which RAS reports."""
+    ns_pid: int
+    ppid: int
+    role: str
+    """`rank`, `launcher` (torchrun, a shell) or `child` (a data-loader worker)."""
+    rank: int | None
+    """Global rank: RANK, else SLURM_PROCID."""
+    local_rank: int | None
+    task: int | None
+    """SLURM_PROCID."""
+    gpu: str | None
+    command: str
+    state: str
+    """R, S, D, T, t, Z or X as in /proc/PID/stat."""
+    wchan: str
+    tracer_pid: int
+    threads_total: int
+    cpu_rate: float | None
+    """CPU seconds a second while it was looked at; None if not measured."""
+    write_rate: float | None
+    """Bytes a second written to storage while it was looked at."""
+    phase: str
+    """Class of the stack, see evidence/phases.py; `no_stack` when there is none."""
+    source: str
+    """`native`, `plain`, `nonblocking` (py-spy) or `proc` (no stack)."""
+    threads: tuple[Thread, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    """Only the variables that a diagnosis needs: NCCL_*, TORCH_*, RANK and the like; never the whole environment."""
+    nccl_ports: tuple[str, ...] = ()
+    """Addresses at which its RAS listens (NCCL_RAS_ADDR, else the default), as the process sees them."""
+
+
+@dataclass(frozen=True)
+class GpuReport:
+    """One GPU as NVML sees it; None for what it did not tell."""
+
+    index: int
+    uuid: str
+    name: str
+    utilisation: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+    ecc_uncorrected: int | None = None
+    pids: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """All that one node told in one fan-out. `answered` False: it told nothing, and `problems` says what is known of that."""
+
+    node: str
+    answered: bool
+    addresses: tuple[str, ...] = ()
+    """The node's own IP addresses, to match RAS's hosts; loopback is left out."""
+    wall_s: float = 0.0
+    seconds: float = 0.0
+    processes: tuple[ProcessReport, ...] = ()
+    exited: tuple[int, ...] = ()
+    """Tasks (SLURM_PROCID) of the step that have no process on the node any more."""
+    gpus: tuple[GpuReport, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+    """Monotone NIC and InfiniBand counters, `mlx5_0/1/port_xmit_data` style."""
+    events: tuple[str, ...] = ()
+    """Kernel messages that matter (XID, ECC, link down), where they may be read."""
+    problems: tuple[str, ...] = ()

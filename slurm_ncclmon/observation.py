@@ -1,0 +1,57 @@
+"""What the monitor saw, in the order it saw it: the only input of detector and analyser, live and in replay.
+
+All `t_s` are seconds on the monitor's monotonic clock; `wall_s` (seconds since 1970) is for people and never computed with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from slurm_ncclmon.evidence.model import NodeReport
+    from slurm_ncclmon.probe.frame import Frames
+    from slurm_ncclmon.ras.report import Report
+
+
+@dataclass(frozen=True)
+class Poll:
+    """One attempt to ask RAS. `report` is None when it gave nothing usable, and `trouble` then says why."""
+
+    n: int
+    t_s: float
+    wall_s: float
+    report: Report | None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True)
+class FramePoll:
+    """Probe frames as read from the first node (each poll) or from all nodes (with evidence)."""
+
+    t_s: float
+    frames: Frames
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One fan-out over the step's nodes; a node that did not answer is in `nodes` all the same, with `answered` False."""
+
+    t_s: float
+    wall_s: float
+    reason: str
+    nodes: tuple[NodeReport, ...]
+
+
+@dataclass(frozen=True)
+class StepState:
+    """What Slurm says of the step and its tasks.
+
+    `state` is `running`, `suspended` or `ending` (cancelled, out of time, completing: whatever freezes now is no hang).
+    """
+
+    t_s: float
+    state: str
+
+
+Observation = Union[Poll, FramePoll, Evidence, StepState]
