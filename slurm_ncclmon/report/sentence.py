@@ -1,0 +1,138 @@
+"""The one sentence that the owner of a hung job reads first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from slurm_ncclmon.durations import format_duration
+from slurm_ncclmon.evidence.model import NodeReport, ProcessReport, Thread
+from slurm_ncclmon.verdict import CONFIRMED, RECOVERED, Culprit, Verdict
+
+_DEEDS = {
+    "not_entered": "did not enter {op}",
+    "exited_early": "left before {op}",
+    "aborted": "aborted the communicator before {op}",
+    "dead": "died; {op} can not complete without it",
+    "missing": "does not answer; {op} can not complete without it",
+    "stopped": "is stopped by a signal and did not enter {op}",
+    "init_stall": "did not finish the initialisation of the communicator",
+    "inconsistent_op": "called another operation than the others at {op}",
+    "extra_op": "called {op}, which the others did not",
+    "wrong_order": "entered communicators in another order than the others",
+    "device_not_started": "launched {op}, but its GPU never started it",
+    "in_collective": "is where {op} stopped moving",
+    "async_error": "reported an NCCL error in {op}",
+    "p2p_unmatched": "did not post the other half of a send or receive",
+}
+_MANY = 4
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Folded ranks: `0-2,5`."""
+    parts: list[str] = []
+    run: list[int] = []
+    for rank in sorted(set(ranks)):
+        if run and rank != run[-1] + 1:
+            parts.append(_run_text(run))
+            run = []
+        run.append(rank)
+    if run:
+        parts.append(_run_text(run))
+    return ",".join(parts)
+
+
+def _run_text(run: Sequence[int]) -> str:
+    return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+
+
+def shown_rank(culprit: Culprit) -> int | None:
+    """The rank that the owner knows: the job's, else the communicator's."""
+    return culprit.rank if culprit.global_rank is None else culprit.global_rank
+
+
+def culprits_text(verdict: Verdict) -> str:
+    """`rank 3 on n2 (pid 4242, GPU 3)`, or several ranks folded by node."""
+    if not verdict.culprits:
+        return "no single rank"
+    if len(verdict.culprits) == 1:
+        return _one_culprit(verdict.culprits[0])
+    by_host: dict[str, list[Culprit]] = defaultdict(list)
+    for culprit in verdict.culprits:
+        by_host[culprit.host].append(culprit)
+    hosts = [f"{_ranks_of(group)} on {host}" for host, group in sorted(by_host.items())]
+    if len(hosts) > _MANY:
+        hosts = [*hosts[:_MANY], f"{len(by_host) - _MANY} more nodes"]
+    return "; ".join(hosts)
+
+
+def _ranks_of(culprits: Sequence[Culprit]) -> str:
+    known = [rank for rank in map(shown_rank, culprits) if rank is not None]
+    if not known:
+        return "pids " + ", ".join(str(culprit.pid) for culprit in culprits)
+    return ("rank " if len(known) == 1 else "ranks ") + ranks_text(known)
+
+
+def _one_culprit(culprit: Culprit) -> str:
+    rank = shown_rank(culprit)
+    who = f"rank {rank}" if rank is not None else "a process without a known rank"
+    gpu = f", GPU {culprit.cuda_dev}" if culprit.cuda_dev is not None else ""
+    return f"{who} on {culprit.host} (pid {culprit.pid}{gpu})"
+
+
+def operation_text(verdict: Verdict) -> str:
+    """`AllReduce number 21 of communicator 0x1f (world, 8 ranks)`."""
+    operation = verdict.operation or "a collective"
+    number = f" number {verdict.round}" if verdict.round is not None else ""
+    comm = verdict.communicator
+    if comm is None:
+        return operation + number
+    role = f"{comm.role}, " if comm.role else ""
+    return f"{operation}{number} of communicator {comm.hash} ({role}{comm.size} ranks)"
+
+
+def headline(verdict: Verdict) -> str:
+    """What happened, where, to whom and for how long, in one sentence."""
+    span = format_duration(verdict.frozen_for_s)
+    waiting = _plural(verdict.victims, "other rank waits", "other ranks wait") if verdict.victims else "nobody else is seen waiting"
+    if not verdict.culprits:
+        return (
+            f"{_state_word(verdict)}: {operation_text(verdict)} has not moved for {span}, and what is known names no rank"
+            f" ({verdict.kind.replace('_', ' ')})"
+        )
+    deed = _DEEDS.get(verdict.kind, "is the cause at {op}").format(op=operation_text(verdict))
+    return f"{_state_word(verdict)}: {culprits_text(verdict)} {deed}; {waiting} since {span}"
+
+
+def _state_word(verdict: Verdict) -> str:
+    cls = f" {verdict.cls}" if verdict.cls else ""
+    return {CONFIRMED: f"HANG{cls}", RECOVERED: "RECOVERED"}.get(verdict.state, f"SUSPECTED HANG{cls}")
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def main_thread(process: ProcessReport) -> Thread | None:
+    """The thread whose stack says what the rank is doing."""
+    return next((thread for thread in process.threads if thread.main), process.threads[0] if process.threads else None)
+
+
+def culprit_processes(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[tuple[NodeReport, ProcessReport]]:
+    """The culprits' processes among the evidence, in the verdict's order."""
+    by_place = {(node.node, process.ns_pid): (node, process) for node in nodes for process in node.processes}
+    return [by_place[place] for place in ((c.host, c.pid) for c in verdict.culprits) if place in by_place]
+
+
+def stands_text(process: ProcessReport, depth: int = 5) -> str:
+    """Where a rank stands, innermost Python frame first, or why that is not known."""
+    thread = main_thread(process)
+    if thread is None:
+        tries = "; ".join(f"{attempt.how}: {attempt.error}" for attempt in process.attempts if attempt.error)
+        return f"no stack ({tries or 'not tried'}); process state {process.state}"
+    frames = [frame for frame in thread.frames if not frame.native] or list(thread.frames)
+    return " < ".join(f"{frame.function} ({_short(frame.file)}:{frame.line})" for frame in frames[:depth])
+
+
+def _short(path: str) -> str:
+    return "/".join(path.rsplit("/", 2)[-2:]) if path.count("/") > 1 else path

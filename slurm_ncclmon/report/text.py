@@ -1,0 +1,128 @@
+"""report.txt: what a person reads at 3 a.m., the one sentence first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Callable
+
+from slurm_ncclmon.durations import format_duration
+from slurm_ncclmon.evidence.model import NodeReport
+from slurm_ncclmon.report.sentence import (
+    culprit_processes,
+    culprits_text,
+    headline,
+    ranks_text,
+    shown_rank,
+    stands_text,
+)
+from slurm_ncclmon.verdict import Advisory, Verdict
+
+WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a report is made of; `wall_s` is the time of its last observation."""
+
+    step: str
+    mode: str
+    wall_s: float
+    polls: int
+    unusable_polls: int
+    verdicts: tuple[Verdict, ...]
+    advisories: tuple[Advisory, ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
+    action: str = ""
+    """What was done about it, one sentence."""
+    folder: str = ""
+
+
+def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Sequence[Verdict]], str]) -> str:
+    """The whole report. `render_stacks` draws the merged stacks of all ranks, the odd ones first."""
+    lines = [f"ncclmon report for step {case.step}, {_clock(case.wall_s)}", ""]
+    for verdict in case.verdicts:
+        lines += _incident(verdict, case.nodes)
+    if not case.verdicts:
+        lines += _clean(case)
+    if case.action:
+        lines += _section("WHAT WAS DONE", [case.action])
+    stacks = render_stacks(case.nodes, case.verdicts) if case.nodes else ""
+    if stacks:
+        lines += _section("STACKS", []) + [stacks.rstrip(), ""]
+    lines += _section("NOTES", [advisory.text for advisory in case.advisories] + _node_problems(case.nodes))
+    lines += _footer(case)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _incident(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[str]:
+    lines = [headline(verdict) + ".", ""]
+    for node, process in culprit_processes(verdict, nodes)[:4]:
+        rank = "a process" if process.rank is None else f"rank {process.rank}"
+        lines += [f"  {rank} on {node.node} stands in {stands_text(process)}", ""]
+    lines += _section("WHY", [*(_named(verdict)), *verdict.evidence])
+    lines += _section("WHO WAITS", _waiting(verdict))
+    lines += _section("IT COULD ALSO BE", verdict.alternatives)
+    lines += _section("NOT DECIDABLE FROM THIS EVIDENCE", verdict.not_decidable)
+    return lines
+
+
+def _named(verdict: Verdict) -> list[str]:
+    """Why each culprit is named; ranks with the same reason share a line."""
+    reasons: dict[str, list[int]] = {}
+    for culprit in verdict.culprits:
+        rank = shown_rank(culprit)
+        reasons.setdefault(culprit.why, []).extend([] if rank is None else [rank])
+    confidence = f"confidence {verdict.confidence:.0%}"
+    return [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {why} ({confidence})" if ranks else f"{why} ({confidence})"
+        for why, ranks in reasons.items()
+    ]
+
+
+def _waiting(verdict: Verdict) -> list[str]:
+    return [
+        f"{comm.hash} ({comm.role + ', ' if comm.role else ''}{comm.size} ranks): "
+        f"its ranks {ranks_text(comm.waiting) or 'none'} wait"
+        f"{' in ' + comm.operation if comm.operation else ''}"
+        f"{' for its ranks ' + ranks_text(comm.awaited) if comm.awaited else ''}"
+        f", since {format_duration(comm.frozen_for_s)}"
+        for comm in verdict.frozen
+    ]
+
+
+def _clean(case: Case) -> list[str]:
+    usable = case.polls - case.unusable_polls
+    if usable == 0:
+        return [f"BLIND: none of {case.polls} polls of NCCL RAS gave an answer, so nothing can be said of this step.", ""]
+    return [f"No hang found in {usable} usable of {case.polls} polls.", ""]
+
+
+def _node_problems(nodes: Iterable[NodeReport]) -> list[str]:
+    return [f"{node.node}: {problem}" for node in nodes for problem in node.problems]
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    if not lines and title != "STACKS":
+        return []
+    return [title, *(f"  - {line}" for line in lines), *([""] if lines else [])]
+
+
+def _footer(case: Case) -> list[str]:
+    lines = [f"{case.polls} polls, {case.unusable_polls} of them unusable; mode {case.mode}."]
+    if case.folder:
+        lines.append(f"Evidence: {case.folder}  (ncclmon replay {case.folder} repeats this verdict offline)")
+    return lines
+
+
+def _clock(wall_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall_s))
+
+
+def comment_text(verdict: Verdict, report_path: str) -> str:
+    """What stands in the job's Comment: class, culprit and report, on one line of at most 300 characters."""
+    cls = verdict.cls or verdict.kind
+    text = f"ncclmon: {cls} {verdict.kind}: {culprits_text(verdict)}"
+    operation = f" in {verdict.operation}" if verdict.operation else ""
+    return f"{text}{operation}"[: 300 - len(report_path) - 10] + f"; report {report_path}"
