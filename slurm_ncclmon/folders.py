@@ -36,9 +36,14 @@ def find_folders(target: str) -> list[Path]:
         looked.append(Path(CommandClient().work_dir(int(job))))
         folders = _matches(looked[1], pattern)
     if not folders:
-        raise UsageError(f"no {pattern} in {' or '.join(map(str, looked))}; was the job started with --nccl-hang-detect (or dir=…)?")
+        raise UsageError(
+            f"no {pattern} in {' or '.join(map(str, looked))}; was the job started with --nccl-hang-detect (or dir=…)?"
+        )
     return folders
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
-    return sorted(folder.glob(pattern), key=lambda path: int(path.name.rsplit(".", 1)[1]) if path.name.rsplit(".", 1)[1].isdigit() else 0)
+    return sorted(
+        folder.glob(pattern),
+        key=lambda path: int(path.name.rsplit(".", 1)[1]) if path.name.rsplit(".", 1)[1].isdigit() else 0,
+    )

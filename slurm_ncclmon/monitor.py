@@ -116,7 +116,9 @@ class Monitor:
         """A wait far longer than asked for: we were stopped (suspended job, debugger), and most likely the ranks as well."""
         now = self._clock.now()
         if now - started > wanted + PAUSE_SLACK_S:
-            log.warning("this monitor stood still for %.0f s; the clocks of all suspicions stop for that time", now - started)
+            log.warning(
+                "this monitor stood still for %.0f s; the clocks of all suspicions stop for that time", now - started
+            )
             self._take(StepState(started, "suspended"))
             self._take(StepState(now, "running"))
 

@@ -9,7 +9,11 @@ from slurm_ncclmon.events import Advised, Confirmed, Event, GatherEvidence, Reco
 from slurm_ncclmon.report.sentence import headline, ranks_text
 from slurm_ncclmon.verdict import Verdict
 
-_WILL = {"observe": "be reported", "cancel": "be reported and the step cancelled", "requeue": "be reported and the job requeued"}
+_WILL = {
+    "observe": "be reported",
+    "cancel": "be reported and the step cancelled",
+    "requeue": "be reported and the job requeued",
+}
 _MOST_COMMS = 8
 
 
@@ -34,7 +38,8 @@ def _outlook(event: Suspected | Reminder, mode: str) -> str:
 
 def _frozen(verdict: Verdict) -> list[str]:
     lines = [
-        f"  frozen for {format_duration(comm.frozen_for_s)}: {comm.hash} ({comm.role + ', ' if comm.role else ''}{comm.size} ranks)"
+        f"  frozen for {format_duration(comm.frozen_for_s)}: {comm.hash}"
+        f" ({comm.role + ', ' if comm.role else ''}{comm.size} ranks)"
         + (f", {comm.operation}" if comm.operation else "")
         + (f", its ranks {ranks_text(comm.awaited)} awaited" if comm.awaited else "")
         for comm in verdict.frozen[:_MOST_COMMS]

@@ -50,7 +50,10 @@ class Tally:
 
 
 def replay(
-    observations: Iterable[Observation], settings: Settings, step: str, on_event: Callable[[Event], None] = lambda event: None
+    observations: Iterable[Observation],
+    settings: Settings,
+    step: str,
+    on_event: Callable[[Event], None] = lambda event: None,
 ) -> Case:
     """Feed all observations to a fresh engine; `on_event` sees what the live monitor would have carried out."""
     engine = Engine(settings)

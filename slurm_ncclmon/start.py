@@ -42,7 +42,9 @@ def read_start(folder: Path) -> Start:
     except FileNotFoundError:
         return Start(folder.name, Settings(), 0.0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordingError(f"{path}: not a start record ({error!r}); remove it to replay with default settings") from None
+        raise RecordingError(
+            f"{path}: not a start record ({error!r}); remove it to replay with default settings"
+        ) from None
 
 
 def _settings(data: dict[str, Any]) -> Settings:

@@ -19,7 +19,9 @@ from slurm_ncclmon.slurm.step import StepId
 @click.command("attach")
 @click.argument("target", metavar="JOB[.STEP]")
 @click.option("--options", default="observe", show_default=True, help="Mode and keys as for --nccl-hang-detect.")
-@click.option("--site", type=click.Path(path_type=Path), default=SITE_FILE, show_default=True, help="The site's settings.")
+@click.option(
+    "--site", type=click.Path(path_type=Path), default=SITE_FILE, show_default=True, help="The site's settings."
+)
 def command(target: str, options: str, site: Path) -> int:
     """Watch a running step from now on, until it ends or this command does (Ctrl-C).
 
@@ -30,9 +32,14 @@ def command(target: str, options: str, site: Path) -> int:
     client = CommandClient()
     step = StepId.parse(target) if "." in target else client.last_step(int(target))
     node = client.step_nodes(step)[0]
-    click.echo(f"watching step {step} from {node}; reports go to {Path.cwd() / folder_name(str(step))}; Ctrl-C ends the watch", err=True)
+    click.echo(
+        f"watching step {step} from {node}; reports go to {Path.cwd() / folder_name(str(step))}; Ctrl-C ends the watch",
+        err=True,
+    )
     arguments = [sys.executable, "-m", "slurm_ncclmon", "monitor", str(step), "--options", options, "--site", str(site)]
-    process = subprocess.Popen(monitor_command(step, node, arguments), stdin=subprocess.PIPE, env={**os.environ, "NCCLMON_IS_MONITOR": "1"})
+    process = subprocess.Popen(
+        monitor_command(step, node, arguments), stdin=subprocess.PIPE, env={**os.environ, "NCCLMON_IS_MONITOR": "1"}
+    )
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -20,7 +20,10 @@ def command(target: str, as_json: bool) -> int:
     for folder in find_folders(target):
         path = folder / name
         if not path.exists():
-            click.echo(f"{folder}: no {name} yet; the step is still watched, or its monitor was killed (see monitor.log)", err=True)
+            click.echo(
+                f"{folder}: no {name} yet; the step is still watched, or its monitor was killed (see monitor.log)",
+                err=True,
+            )
             continue
         click.echo(path.read_text(encoding="utf-8"), nl=False)
         found = found or has_finding(folder)

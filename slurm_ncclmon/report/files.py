@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_ncclmon.evidence.model import NodeReport, ProcessReport, Thread
+from slurm_ncclmon.evidence.model import Frame, NodeReport, ProcessReport, Thread
 from slurm_ncclmon.report.text import Case
 from slurm_ncclmon.verdict import SCHEMA
 
@@ -32,7 +32,9 @@ def write_report(folder: Path, case: Case, text: str) -> Path:
     stacks = {f"stacks/{name}.txt": content for name, content in stack_files(case.nodes).items()}
     if stacks:
         (folder / "stacks").mkdir(exist_ok=True)
-    write_files(folder, {**stacks, "verdict.json": json.dumps(verdict_document(case), indent=1) + "\n", "report.txt": text})
+    write_files(
+        folder, {**stacks, "verdict.json": json.dumps(verdict_document(case), indent=1) + "\n", "report.txt": text}
+    )
     return folder / "report.txt"
 
 
@@ -54,7 +56,11 @@ def stack_files(nodes: tuple[NodeReport, ...]) -> dict[str, str]:
     for node in nodes:
         for process in node.processes:
             owner = "unknown" if process.rank is None else str(process.rank)
-            name = owner if process.role == "rank" and process.rank is not None else f"{owner}-{process.role}-{process.pid}"
+            name = (
+                owner
+                if process.role == "rank" and process.rank is not None
+                else f"{owner}-{process.role}-{process.pid}"
+            )
             files[name] = _process_text(node, process)
     return files
 
@@ -69,6 +75,11 @@ def _process_text(node: NodeReport, process: ProcessReport) -> str:
 
 
 def _thread_text(thread: Thread) -> str:
-    flags = "".join(f" {word}" for word, on in (("main", thread.main), ("active", thread.active), ("gil", thread.gil)) if on)
-    frames = [f"    {frame.function} ({frame.file}:{frame.line})" if frame.line else f"    {frame.function} ({frame.file})" for frame in thread.frames]
-    return "\n".join([f"thread {thread.tid} {thread.name!r}{flags}", *frames, ""])
+    flags = [word for word, on in (("main", thread.main), ("active", thread.active), ("gil", thread.gil)) if on]
+    head = " ".join([f"thread {thread.tid} {thread.name!r}", *flags])
+    return "\n".join([head, *(_frame_text(frame) for frame in thread.frames), ""])
+
+
+def _frame_text(frame: Frame) -> str:
+    place = f"{frame.file}:{frame.line}" if frame.line else frame.file
+    return f"    {frame.function} ({place})"

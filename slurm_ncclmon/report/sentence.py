@@ -94,7 +94,11 @@ def operation_text(verdict: Verdict) -> str:
 def headline(verdict: Verdict) -> str:
     """What happened, where, to whom and for how long, in one sentence."""
     span = format_duration(verdict.frozen_for_s)
-    waiting = _plural(verdict.victims, "other rank waits", "other ranks wait") if verdict.victims else "nobody else is seen waiting"
+    waiting = (
+        _plural(verdict.victims, "other rank waits", "other ranks wait")
+        if verdict.victims
+        else "nobody else is seen waiting"
+    )
     if not verdict.culprits:
         return (
             f"{_state_word(verdict)}: {operation_text(verdict)} has not moved for {span}, and what is known names no rank"

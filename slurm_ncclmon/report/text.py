@@ -50,7 +50,7 @@ def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Seq
         lines += _section("WHAT WAS DONE", [case.action])
     stacks = render_stacks(case.nodes, case.verdicts) if case.nodes else ""
     if stacks:
-        lines += _section("STACKS", []) + [stacks.rstrip(), ""]
+        lines += [*_section("STACKS", []), stacks.rstrip(), ""]
     lines += _section("NOTES", [advisory.text for advisory in case.advisories] + _node_problems(case.nodes))
     lines += _footer(case)
     return "\n".join(lines).rstrip() + "\n"
@@ -76,7 +76,9 @@ def _named(verdict: Verdict) -> list[str]:
         reasons.setdefault(culprit.why, []).extend([] if rank is None else [rank])
     confidence = f"confidence {verdict.confidence:.0%}"
     return [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {why} ({confidence})" if ranks else f"{why} ({confidence})"
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {why} ({confidence})"
+        if ranks
+        else f"{why} ({confidence})"
         for why, ranks in reasons.items()
     ]
 
@@ -95,7 +97,10 @@ def _waiting(verdict: Verdict) -> list[str]:
 def _clean(case: Case) -> list[str]:
     usable = case.polls - case.unusable_polls
     if usable == 0:
-        return [f"BLIND: none of {case.polls} polls of NCCL RAS gave an answer, so nothing can be said of this step.", ""]
+        return [
+            f"BLIND: none of {case.polls} polls of NCCL RAS gave an answer, so nothing can be said of this step.",
+            "",
+        ]
     return [f"No hang found in {usable} usable of {case.polls} polls.", ""]
 
 
