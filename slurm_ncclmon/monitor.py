@@ -51,12 +51,12 @@ class Hands(Protocol):
 
     def record(self, observation: Observation) -> None: ...
     def say(self, text: str) -> None: ...
-    def report(self, engine: Engine, evidence: Evidence | None, action: str) -> None: ...
-    def act(self, verdict: Verdict) -> bool:
-        """Comment on the job and, if asked for, end the step; True when the step was ended."""
+    def report(self, engine: Engine) -> object: ...
+    def conclude(self, engine: Engine, verdict: Verdict) -> bool:
+        """Report, comment on the job and, if asked for, end the step; True when it was ended."""
         ...
 
-    def finish(self, engine: Engine, evidence: Evidence | None) -> None: ...
+    def finish(self, engine: Engine) -> None: ...
 
 
 class Monitor:
@@ -69,7 +69,6 @@ class Monitor:
         self._clock = clock
         self._engine = Engine(settings)
         self._gathering: Future[Evidence] | None = None
-        self._evidence: Evidence | None = None
         self._open: set[str] = set()
         self._state_at = -STATE_EVERY_S
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gather")
@@ -80,7 +79,7 @@ class Monitor:
             if self._round():
                 return EXIT_CANCELLED
         self._take(StepState(self._clock.now(), "ending"))
-        self._hands.finish(self._engine, self._evidence)
+        self._hands.finish(self._engine)
         self._pool.shutdown(wait=False)
         return EXIT_FINE
 
@@ -101,7 +100,6 @@ class Monitor:
             if self._gathering is not None and self._gathering.done():
                 evidence = self._gathering.result()
                 self._gathering = None
-                self._evidence = evidence
                 if self._carry_out(self._take(evidence)):
                     return True
             left = until - self._clock.now()
@@ -141,13 +139,11 @@ class Monitor:
                 self._open.add(event.verdict.incident)
             elif isinstance(event, Recovered):
                 self._open.discard(event.verdict.incident)
-                self._hands.report(self._engine, self._evidence, "")
+                self._hands.report(self._engine)
             elif isinstance(event, GatherEvidence):
                 self._start_gathering(event)
-            elif isinstance(event, Confirmed):
-                self._hands.report(self._engine, self._evidence, "")
-                if self._hands.act(event.verdict):
-                    return True
+            elif isinstance(event, Confirmed) and self._hands.conclude(self._engine, event.verdict):
+                return True
         return False
 
     def _tell(self, event: Event) -> None:

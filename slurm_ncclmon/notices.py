@@ -53,7 +53,7 @@ def _confirmed(event: Confirmed, mode: str) -> str:
 
 
 def _recovered(event: Recovered, mode: str) -> str:
-    return f"{headline(event.verdict)}. It moves again after {format_duration(event.verdict.frozen_for_s)}; nothing was done."
+    return headline(event.verdict) + ". No need to do anything."
 
 
 def _advised(event: Advised, mode: str) -> str:

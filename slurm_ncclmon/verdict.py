@@ -93,7 +93,9 @@ class Verdict:
             "alternatives": list(self.alternatives),
             "not_decidable": list(self.not_decidable),
             "victims": self.victims,
-            "frozen": [vars(comm) for comm in self.frozen],
+            "frozen": [
+                {**vars(comm), "waiting": list(comm.waiting), "awaited": list(comm.awaited)} for comm in self.frozen
+            ],
         }
 
 

@@ -92,29 +92,29 @@ def operation_text(verdict: Verdict) -> str:
 
 
 def headline(verdict: Verdict) -> str:
-    """What happened, where, to whom and for how long, in one sentence."""
+    """What happened, where, to whom and for how long, in one sentence without its full stop."""
     span = format_duration(verdict.frozen_for_s)
-    waiting = (
-        _plural(verdict.victims, "other rank waits", "other ranks wait")
-        if verdict.victims
-        else "nobody else is seen waiting"
-    )
     if not verdict.culprits:
         return (
             f"{_state_word(verdict)}: {operation_text(verdict)} has not moved for {span}, and what is known names no rank"
             f" ({verdict.kind.replace('_', ' ')})"
         )
     deed = _DEEDS.get(verdict.kind, "is the cause at {op}").format(op=operation_text(verdict))
-    return f"{_state_word(verdict)}: {culprits_text(verdict)} {deed}; {waiting} since {span}"
+    return f"{_state_word(verdict)}: {culprits_text(verdict)} {deed}; {_victims(verdict, span)}"
+
+
+def _victims(verdict: Verdict, span: str) -> str:
+    if verdict.state == RECOVERED:
+        return f"it moves again after {span}"
+    if not verdict.victims:
+        return f"this has lasted for {span}"
+    who = "1 other rank has" if verdict.victims == 1 else f"{verdict.victims} other ranks have"
+    return f"{who} waited for {span}"
 
 
 def _state_word(verdict: Verdict) -> str:
     cls = f" {verdict.cls}" if verdict.cls else ""
-    return {CONFIRMED: f"HANG{cls}", RECOVERED: "RECOVERED"}.get(verdict.state, f"SUSPECTED HANG{cls}")
-
-
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    return {CONFIRMED: f"HANG{cls}", RECOVERED: f"RECOVERED{cls}"}.get(verdict.state, f"SUSPECTED HANG{cls}")
 
 
 def main_thread(process: ProcessReport) -> Thread | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,10 +58,10 @@ def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Seq
 
 
 def _incident(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[str]:
-    lines = [headline(verdict) + ".", ""]
+    lines = [*_wrap(headline(verdict) + f" (confidence {verdict.confidence:.0%}).", ""), ""]
     for node, process in culprit_processes(verdict, nodes)[:4]:
         rank = "a process" if process.rank is None else f"rank {process.rank}"
-        lines += [f"  {rank} on {node.node} stands in {stands_text(process)}", ""]
+        lines += [*_wrap(f"{rank} on {node.node} stands in {stands_text(process)}", "  "), ""]
     lines += _section("WHY", [*(_named(verdict)), *verdict.evidence])
     lines += _section("WHO WAITS", _waiting(verdict))
     lines += _section("IT COULD ALSO BE", verdict.alternatives)
@@ -74,11 +75,8 @@ def _named(verdict: Verdict) -> list[str]:
     for culprit in verdict.culprits:
         rank = shown_rank(culprit)
         reasons.setdefault(culprit.why, []).extend([] if rank is None else [rank])
-    confidence = f"confidence {verdict.confidence:.0%}"
     return [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {why} ({confidence})"
-        if ranks
-        else f"{why} ({confidence})"
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {why}" if ranks else why
         for why, ranks in reasons.items()
     ]
 
@@ -109,9 +107,20 @@ def _node_problems(nodes: Iterable[NodeReport]) -> list[str]:
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
-    if not lines and title != "STACKS":
+    if not lines:
         return []
-    return [title, *(f"  - {line}" for line in lines), *([""] if lines else [])]
+    return [title, *(part for line in lines for part in _wrap(line, "  - ")), ""]
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=" " * len(indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _footer(case: Case) -> list[str]:
