@@ -8,11 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from slurm_ncclmon.config import Settings
-from slurm_ncclmon.engine import Engine
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
 from slurm_ncclmon.notices import notice
 from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
-from slurm_ncclmon.verdict import Verdict
+from slurm_ncclmon.verdict import Advisory, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +34,14 @@ class Clock(Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
+class Judge(Protocol):
+    """See engine.Engine."""
+
+    def observe(self, observation: Observation) -> list[Event]: ...
+    def verdicts(self) -> Sequence[Verdict]: ...
+    def advisories(self) -> Sequence[Advisory]: ...
+
+
 class Senses(Protocol):
     """Where observations come from. No method raises for what can go wrong outside: it is in the observation."""
 
@@ -51,23 +58,23 @@ class Hands(Protocol):
 
     def record(self, observation: Observation) -> None: ...
     def say(self, text: str) -> None: ...
-    def report(self, engine: Engine) -> object: ...
-    def conclude(self, engine: Engine, verdict: Verdict) -> bool:
+    def report(self, engine: Judge) -> object: ...
+    def conclude(self, engine: Judge, verdict: Verdict) -> bool:
         """Report, comment on the job and, if asked for, end the step; True when it was ended."""
         ...
 
-    def finish(self, engine: Engine) -> None: ...
+    def finish(self, engine: Judge) -> None: ...
 
 
 class Monitor:
     """One step's watch. `run` returns the exit code of the process."""
 
-    def __init__(self, settings: Settings, senses: Senses, hands: Hands, clock: Clock) -> None:
+    def __init__(self, settings: Settings, engine: Judge, senses: Senses, hands: Hands, clock: Clock) -> None:
         self._settings = settings
         self._senses = senses
         self._hands = hands
         self._clock = clock
-        self._engine = Engine(settings)
+        self._engine = engine
         self._gathering: Future[Evidence] | None = None
         self._open: set[str] = set()
         self._state_at = -STATE_EVERY_S

@@ -51,7 +51,7 @@ def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Seq
         lines += _section("WHAT WAS DONE", [case.action])
     stacks = render_stacks(case.nodes, case.verdicts) if case.nodes else ""
     if stacks:
-        lines += [*_section("STACKS", []), stacks.rstrip(), ""]
+        lines += ["STACKS", stacks.rstrip(), ""]
     lines += _section("NOTES", [advisory.text for advisory in case.advisories] + _node_problems(case.nodes))
     lines += _footer(case)
     return "\n".join(lines).rstrip() + "\n"
