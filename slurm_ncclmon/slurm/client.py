@@ -44,7 +44,16 @@ class SlurmClient(Protocol):
         """The job's running steps, batch and extern included, by number."""
 
     def find_step(self, text: str) -> StepId:
-        """The step that a person means by `12.0`, `12`, `12_3` or `12_3.0`: without a step, the user's newest one."""
+        """The step that a person means by `12.0`, `12`, `12_3` or `12_3.0`; without a step, the last one."""
+
+    def last_step(self, job: int) -> StepId:
+        """The newest running step that an srun of the user made; the batch step where there is none."""
+
+    def work_dir(self, job: int) -> str:
+        """The job's working directory."""
+
+    def restarts(self, job: int) -> int:
+        """How often the job was requeued so far."""
 
     def step_parts(self, step: StepId) -> tuple[StepPart, ...]:
         """The step's nodes by component of its job: one part, unless the job is heterogeneous."""

@@ -11,7 +11,7 @@ from slurm_ncclmon.errors import SlurmError, UsageError
 from slurm_ncclmon.slurm import comment as comments
 from slurm_ncclmon.slurm.client import ENDING, RUNNING, STEP_NAME, SUSPENDED, StepInfo, StepPart
 from slurm_ncclmon.slurm.hostlist import expand
-from slurm_ncclmon.slurm.step import StepId
+from slurm_ncclmon.slurm.step import EXTERN, StepId
 
 TIMEOUT_S = 20.0
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z:/]+)=(\S+)")
@@ -75,14 +75,27 @@ class CommandClient:
         job = int(job_text) if job_text.isdigit() else self._raw_job(job_text)
         if dot:
             return StepId.parse(f"{job}.{step_text}")
-        steps = [info for info in self.steps(job) if info.name != STEP_NAME]
-        numbered = [info.step for info in steps if info.step.numbered]
-        if numbered:
-            return max(numbered)
-        batch = [info.step for info in steps if "batch" in str(info.step)]
-        if batch:
-            return batch[0]
-        raise SlurmError(f"job {job} has no running step")
+        return self.last_step(job)
+
+    def last_step(self, job: int) -> StepId:
+        steps = [info.step for info in self.steps(job) if info.name != STEP_NAME and info.step.step != EXTERN]
+        numbered = [step for step in steps if step.numbered]
+        if not steps:
+            raise SlurmError(f"job {job} has no running step")
+        return max(numbered or steps)
+
+    def work_dir(self, job: int) -> str:
+        return self._job_field(job, "WorkDir", r".+")
+
+    def restarts(self, job: int) -> int:
+        return int(self._job_field(job, "Restarts", r"\d+"))
+
+    def _job_field(self, job: int, name: str, value: str) -> str:
+        text = self._run("scontrol", "show", "job", str(job))
+        match = re.search(rf"(?:^|\s){name}=({value})", text)
+        if not match:
+            raise SlurmError(f"scontrol show job {job}: no {name} in what it printed")
+        return match.group(1)
 
     def _raw_job(self, text: str) -> int:
         """Number of an array's task (12_3) or of a component of a heterogeneous job (12+1)."""
