@@ -104,9 +104,9 @@ struct ncclmon_frame {
 	uint32_t skipped;    /* two threads wrote one record at once: it kept the other's */
 
 	/* enqueuing: the thread that calls NCCL */
-	uint64_t enqueued;    /* operations, positions 1 … enqueued */
-	uint64_t collectives; /* of these */
-	uint64_t calls;       /* of NCCL's functions, noted before anything can block (interface v5 on) */
+	uint64_t enqueued;  /* low half: operations, positions 1 to this; high half: collectives among them */
+	uint64_t calls;     /* of NCCL's functions, noted before anything can block (NCCL 2.28 on) */
+	uint64_t called_ns; /* last of these, clock of a few milliseconds' resolution */
 	uint64_t sends;
 	uint64_t receives;
 	uint32_t sequence[5]; /* per function as RAS counts: Broadcast, Reduce, AllGather, ReduceScatter, AllReduce */

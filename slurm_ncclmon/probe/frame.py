@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from slurm_ncclmon.probe import layout
 from slurm_ncclmon.probe.layout import (  # noqa: F401  (the model's own constants)
     ALGORITHMS,
     CHANNELS,
@@ -36,7 +35,7 @@ from slurm_ncclmon.probe.layout import (  # noqa: F401  (the model's own constan
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -164,10 +163,13 @@ class Frames:
     lost_operations: NDArray[np.uint32]
     lost_steps: NDArray[np.uint32]
     enqueued: NDArray[np.uint64]
-    """Operations enqueued: positions 1 to `enqueued`. All columns from here to `receive_bytes` only grow, but `busy_since_s`."""
+    """Operations enqueued: positions 1 to `enqueued`. Integer columns from here to `receive_bytes` only grow."""
     collectives: NDArray[np.uint64]
+    """Collectives among them: rounds 1 to `collectives`."""
     calls: NDArray[np.uint64]
     """Calls of NCCL's functions, counted before anything in them can block; 0 before NCCL 2.28."""
+    called_s: NDArray[np.float64]
+    """Last of these (to about 4 ms)."""
     sends: NDArray[np.uint64]
     receives: NDArray[np.uint64]
     launches: NDArray[np.uint32]
@@ -214,16 +216,3 @@ class Frames:
         """The members of `communicator` (its hash), ascending by rank."""
         members = np.flatnonzero(self.communicator == np.uint64(communicator))
         return self.take(members[np.argsort(self.rank[members], kind="stable")])
-
-
-def together(parts: Iterable[Frames]) -> Frames:
-    """The rows of all parts, for example of all nodes."""
-    tables = list(parts)
-    return joined(tables) if tables else empty()
-
-
-def empty() -> Frames:
-    """No rows."""
-    from slurm_ncclmon.probe.decode import columns  # noqa: PLC0415  (decode builds on this module)
-
-    return columns(np.zeros(0, layout.HEADER), np.zeros(0, layout.FRAME), np.zeros(0, np.str_), np.zeros((0, 2)))

@@ -1,0 +1,147 @@
+/* What NCCL sees: one table of functions for each version of the interface. Every call returns success, whatever it was given. */
+#include <errno.h>
+#include <unistd.h>
+
+#include "probe.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static int init(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank, nccl_log log,
+		int interface, const void *caller)
+{
+	int error = errno;
+	struct member *m = setup_member(hash, name, nodes, ranks, rank, interface, caller, log);
+
+	if (context)
+		*context = m ? (void *)HANDLE(KIND_MEMBER, member_index(m), m->generation) : NULL;
+	if (mask)
+		__atomic_store_n(mask, m ? process->mask : 0, __ATOMIC_RELAXED);
+	errno = error;
+	return 0;
+}
+
+static int init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank, nccl_log log)
+{
+	return init(context, mask, name, hash, nodes, ranks, rank, log, 4, __builtin_return_address(0));
+}
+
+static int init_v5(void **context, uint64_t hash, int *mask, const char *name, int nodes, int ranks, int rank, nccl_log log)
+{
+	return init(context, mask, name, hash, nodes, ranks, rank, log, 5, __builtin_return_address(0));
+}
+
+static int init_v6(void **context, uint64_t hash, int *mask, const char *name, int nodes, int ranks, int rank, nccl_log log)
+{
+	return init(context, mask, name, hash, nodes, ranks, rank, log, 6, __builtin_return_address(0));
+}
+
+static struct member *context_member(void *context)
+{
+	uint64_t handle = (uint64_t)context;
+	struct member *m = handle_kind(handle) == KIND_MEMBER ? handle_member(handle) : NULL;
+
+	return m && bits(handle, 0, 16) == m->generation ? m : NULL;
+}
+
+/* Operations of other processes reach us with their pointers, context and parent included: nothing of them may be looked at. */
+static uint64_t start_proxy_op(void *context, const struct nccl_event_descr *descr)
+{
+	struct member *m;
+
+	if (unlikely(!process || !process->live))
+		return 0;
+	if (unlikely(descr->proxy_op.pid != process->pid)) {
+		__atomic_fetch_add(&process->header->foreign, 1, __ATOMIC_RELAXED);
+		return 0;
+	}
+	m = context_member(context);
+	return m ? proxy_start(m, (uint64_t)descr->parent, &descr->proxy_op) : 0;
+}
+
+/* An event's handle. Events that need none still get one, because NCCL may leave out what hangs from an event without. */
+static uint64_t start_event(void *context, uint64_t type, const struct nccl_event_descr *descr)
+{
+	struct member *m;
+
+	if (type == EVENT_PROXY_STEP)
+		return step_start((uint64_t)descr->parent, descr->proxy_step.step);
+	if (type == EVENT_PROXY_OP)
+		return start_proxy_op(context, descr);
+	m = context_member(context);
+	if (!m)
+		return 0;
+	switch (type) {
+	case EVENT_KERNEL: return kernel_start(m, (uint64_t)descr->parent, descr->kernel.channel, descr->kernel.gpu_ns);
+	case EVENT_COLL: return enqueue_coll(m, &descr->coll);
+	case EVENT_P2P: return enqueue_p2p(m, &descr->p2p);
+	case EVENT_GROUP: enqueue_launch(m); break;
+	case EVENT_COLL_API:
+	case EVENT_P2P_API: enqueue_call(m); break;
+	case EVENT_GROUP_API: break;
+	default: return 0;
+	}
+	return HANDLE(KIND_OTHER, member_index(m), 0);
+}
+
+static int start_v4(void *context, void **handle, struct nccl_event_descr *descr)
+{
+	*handle = (void *)start_event(context, *(const uint8_t *)descr, descr);
+	return 0;
+}
+
+static int start_v5(void *context, void **handle, struct nccl_event_descr *descr)
+{
+	*handle = (void *)start_event(context, descr->type, descr);
+	return 0;
+}
+
+static int stop(void *handle)
+{
+	switch (handle_kind((uint64_t)handle)) {
+	case KIND_STEP: step_stop((uint64_t)handle); break;
+	case KIND_PROXY: proxy_stop((uint64_t)handle); break;
+	case KIND_KERNEL: kernel_stop((uint64_t)handle, 0); break;
+	case KIND_NONE:
+		if (unlikely(handle != NULL))
+			bad_handle();
+		break;
+	default: break; /* an operation's end means that it is enqueued, which its start told */
+	}
+	return 0;
+}
+
+static int record(void *handle, int state, union nccl_state_args *args)
+{
+	switch (handle_kind((uint64_t)handle)) {
+	case KIND_STEP: step_state((uint64_t)handle, state, args ? args->proxy_step.bytes : 0); break;
+	case KIND_PROXY:
+		if (state == STATE_PROXY_OP_IN_PROGRESS)
+			proxy_progress((uint64_t)handle);
+		break;
+	case KIND_KERNEL:
+		if (state == STATE_KERNEL_STOP)
+			kernel_stop((uint64_t)handle, args ? args->kernel.gpu_ns : 0);
+		break;
+	case KIND_NONE:
+		if (unlikely(handle != NULL))
+			bad_handle();
+		break;
+	default: break;
+	}
+	return 0;
+}
+
+static int finalize(void *context)
+{
+	int error = errno;
+	struct member *m = context_member(context);
+
+	if (m)
+		setup_release(m);
+	errno = error;
+	return 0;
+}
+
+EXPORT const struct nccl_profiler_v4 ncclProfiler_v4 = { "ncclmon", init_v4, start_v4, stop, record, finalize };
+EXPORT const struct nccl_profiler_v5 ncclProfiler_v5 = { "ncclmon", init_v5, start_v5, stop, record, finalize };
+EXPORT const struct nccl_profiler_v5 ncclProfiler_v6 = { "ncclmon", init_v6, start_v5, stop, record, finalize };
