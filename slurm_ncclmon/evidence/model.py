@@ -1,4 +1,7 @@
-"""What a node tells of the step's processes: plain data, the same on the node, on the wire and in nodes/<node>.json."""
+"""What a node tells of the step's processes: plain data, the same on the node, in the job and in nodes/<node>.json.
+
+On the wire equal stacks are sent once (wire.py), and arrive as one shared object.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,12 @@ class ProcessReport:
     """Only the variables that a diagnosis needs: NCCL_*, TORCH_*, RANK and the like; never the whole environment."""
     nccl_ports: tuple[str, ...] = ()
     """Addresses at which its RAS listens (NCCL_RAS_ADDR, else the default), as the process sees them."""
+    thread_states: dict[str, int] = field(default_factory=dict)
+    """State letter -> how many of its threads are in it; `state` is the main thread's alone."""
+    moved: bool | None = None
+    """Whether the main thread stood elsewhere when it was looked at again; None: looked at once."""
+    note: str = ""
+    """A sentence for people: why there is no stack, or what else was odd."""
 
 
 @dataclass(frozen=True)
@@ -111,4 +120,6 @@ class NodeReport:
     """Monotone NIC and InfiniBand counters, `mlx5_0/1/port_xmit_data` style."""
     events: tuple[str, ...] = ()
     """Kernel messages that matter (XID, ECC, link down), where they may be read."""
+    flight_records: dict[str, str] = field(default_factory=dict)
+    """Rank -> path of its PyTorch flight recorder dump, where the job had armed one."""
     problems: tuple[str, ...] = ()

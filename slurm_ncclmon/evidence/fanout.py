@@ -1,0 +1,241 @@
+"""One step over all nodes of the watched step, which looks at all of them at once and streams what it finds to us.
+
+srun --overlap --jobid=J -N4 -w n[1-4] --ntasks-per-node=1 … ncclmon node J.S
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Callable
+
+from slurm_ncclmon.errors import EvidenceError, SlurmError
+from slurm_ncclmon.evidence.environment import stripped
+from slurm_ncclmon.evidence.model import NodeReport
+from slurm_ncclmon.evidence.wire import REPORT, Assembler, Message, Unpacker
+from slurm_ncclmon.slurm.client import STEP_NAME, SlurmClient, StepPart
+from slurm_ncclmon.slurm.hostlist import fold
+from slurm_ncclmon.slurm.step import StepId
+
+_LAUNCH_S = 2.0
+"""Kept back from the deadline for the start and the end of the step."""
+_STOP_S = 1.0
+
+Progress = Callable[[NodeReport], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the nodes are asked for; the fields of node.Ask that the caller chooses."""
+
+    gap_s: float = 2.0
+    native: bool = True
+    stacks: bool = True
+    gpus: bool = True
+
+    def arguments(self, seconds: float) -> tuple[str, ...]:
+        """As options of `ncclmon node`."""
+        switches = ((self.native, "native"), (self.stacks, "stacks"), (self.gpus, "gpus"))
+        off = tuple(f"--no-{name}" for wanted, name in switches if not wanted)
+        return (f"--seconds={seconds:g}", f"--gap={self.gap_s:g}", *off)
+
+
+def agent_command() -> tuple[str, ...]:
+    """How a node starts our program: this very installation, deaf to the user's PYTHON* variables and working directory."""
+    return (sys.executable, "-I", "-m", "slurm_ncclmon", "node")
+
+
+def srun_command(step: StepId, parts: Iterable[StepPart], agent: Sequence[str]) -> list[str]:
+    """The fan-out's command line. Nothing is asked for that the job's own steps could be waiting for."""
+    argv = ["srun", f"--jobid={step.job}", f"--job-name={STEP_NAME}", "--quiet", "--input=none"]
+    argv += ["--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--immediate=10"]
+    for number, part in enumerate(parts):
+        argv += [":"] if number else []
+        argv += [f"--het-group={part.group}"] if part.group is not None else []
+        argv += ["--overlap", f"--nodes={len(part.nodes)}", f"--nodelist={fold(part.nodes)}", "--ntasks-per-node=1"]
+        argv += ["--mem=0", "--cpu-bind=none", "--mpi=none", *agent]
+    return argv
+
+
+def gather(
+    step: StepId,
+    nodes: Sequence[str] | Sequence[StepPart],
+    deadline_s: float,
+    *,
+    wish: Wish = Wish(),
+    client: SlurmClient | None = None,
+    on_report: Progress = lambda report: None,
+    agent: Sequence[str] = (),
+) -> tuple[NodeReport, ...]:
+    """One report a node, in the order of `nodes`, after `deadline_s` at the latest.
+
+    `nodes` are names, or the parts of a heterogeneous job's step. A node that did not answer has a report with `answered` False
+    and what is known of it (with `client`, what Slurm says of it too). `on_report` sees each report as it comes, the early ones
+    without stacks as well. Nothing is raised for nodes that fail.
+    """
+    parts = [part if isinstance(part, StepPart) else StepPart(None, (part,)) for part in nodes]
+    collection = _Collection(
+        step, _by_group(parts), time.monotonic() + deadline_s, wish, on_report, tuple(agent) or agent_command()
+    )
+    collection.run()
+    return collection.reports(_late_facts(step, client, collection.missing()))
+
+
+class _Collection:
+    """The reports as they come in, over one or more launches."""
+
+    def __init__(
+        self,
+        step: StepId,
+        parts: list[StepPart],
+        deadline: float,
+        wish: Wish,
+        on_report: Progress,
+        agent: tuple[str, ...],
+    ) -> None:
+        self._step, self._parts, self._deadline, self._wish = step, parts, deadline, wish
+        self._on_report, self._agent = on_report, agent
+        self._unpacker = Unpacker()
+        self._nodes = [node for part in parts for node in part.nodes]
+        self._reports: dict[str, NodeReport] = {}
+        self._complete: set[str] = set()
+        self._complaints: list[str] = []
+
+    def run(self) -> None:
+        """Launch; where Slurm could not launch on some nodes, launch again on those that it did not complain of."""
+        blamed: set[str] = set()
+        for _ in range(3):
+            wanted = {node for node in self._nodes if node not in self._reports and node not in blamed}
+            seconds = self._deadline - time.monotonic() - _LAUNCH_S
+            if not wanted or seconds < 1.0:
+                return
+            complaints = self._launch(_only(self._parts, wanted), seconds)
+            self._complaints += complaints
+            blamed |= {node for node in wanted if any(_names(line, node) for line in complaints)}
+
+    def _launch(self, parts: list[StepPart], seconds: float) -> list[str]:
+        """One srun, read until it ends or the deadline; its complaints."""
+        agent = [*self._agent, str(self._step), *self._wish.arguments(seconds)]
+        try:
+            child = subprocess.Popen(
+                srun_command(self._step, parts, agent),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=stripped(os.environ),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return [f"srun: {error.strerror}"]
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        complaints: list[str] = []
+        assert child.stdout is not None
+        assert child.stderr is not None
+        threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True).start()
+        said = threading.Thread(target=_keep, args=(child.stderr, complaints), daemon=True)
+        said.start()
+        self._read(lines, {node for part in parts for node in part.nodes})
+        _stop(child)
+        said.join(0.5)
+        return complaints
+
+    def _read(self, lines: queue.SimpleQueue[str | None], wanted: set[str]) -> None:
+        assembler = Assembler()
+        while not wanted <= self._complete:
+            try:
+                line = lines.get(timeout=max(0.0, self._deadline - _STOP_S / 2 - time.monotonic()))
+            except queue.Empty:
+                return
+            if line is None:
+                break
+            message = assembler.feed(line)
+            if message:
+                self._take(message)
+        self._complaints += assembler.foreign
+
+    def _take(self, message: Message) -> None:
+        if message.kind != REPORT or message.node not in self._nodes:
+            return
+        with contextlib.suppress(EvidenceError):
+            report = self._unpacker.unpack(message.payload)
+            if message.node in self._reports:  # the second message is the last
+                self._complete.add(message.node)
+            self._reports[message.node] = report
+            self._on_report(report)
+
+    def missing(self) -> list[str]:
+        """Nodes without any report."""
+        return [node for node in self._nodes if node not in self._reports]
+
+    def reports(self, late: dict[str, str]) -> tuple[NodeReport, ...]:
+        """All nodes, in order."""
+        return tuple(self._reported(node, late.get(node, "")) for node in self._nodes)
+
+    def _reported(self, node: str, state: str) -> NodeReport:
+        report = self._reports.get(node)
+        if report is None:
+            own = [line for line in self._complaints if _names(line, node)]
+            said = own or self._complaints[-2:] or ["it did not answer in time"]
+            slurm = (f"Slurm says that {node} is {state}",) if state else ()
+            return NodeReport(node=node, answered=False, problems=(*dict.fromkeys(said), *slurm))
+        if node not in self._complete:
+            return replace(report, problems=(*report.problems, "only its first answer came in time, without stacks"))
+        return report
+
+
+def _late_facts(step: StepId, client: SlurmClient | None, missing: Sequence[str]) -> dict[str, str]:
+    if client is None or not missing:
+        return {}
+    with contextlib.suppress(SlurmError):
+        return client.node_states(tuple(missing))
+    return {}
+
+
+def _by_group(parts: Iterable[StepPart]) -> list[StepPart]:
+    groups: dict[int | None, list[str]] = {}
+    for part in parts:
+        groups.setdefault(part.group, []).extend(part.nodes)
+    return [StepPart(group, tuple(nodes)) for group, nodes in groups.items()]
+
+
+def _only(parts: Iterable[StepPart], wanted: set[str]) -> list[StepPart]:
+    kept = [StepPart(part.group, tuple(node for node in part.nodes if node in wanted)) for part in parts]
+    return [part for part in kept if part.nodes]
+
+
+def _names(line: str, node: str) -> bool:
+    """Whether a message names this node."""
+    return any(word.strip(".,;()'\"") == node for word in line.replace(":", " ").split())
+
+
+def _pump(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+    with contextlib.suppress(ValueError, OSError):
+        for line in stream:
+            lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def _keep(stream: IO[str], kept: list[str]) -> None:
+    with contextlib.suppress(ValueError, OSError):
+        for line in stream:
+            if line.strip() and len(kept) < 200:
+                kept.append(line.strip())
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """End srun, which ends its step. After KILL its shepherd process still does."""
+    for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0: it may be about to end by itself
+        child.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_STOP_S / 2)
+            return
