@@ -5,13 +5,14 @@ All `t_s` are seconds on the monitor's monotonic clock; `wall_s` (seconds since 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
     from slurm_ncclmon.evidence.model import NodeReport
     from slurm_ncclmon.probe.frame import Frames
-    from slurm_ncclmon.ras.report import Report
+    from slurm_ncclmon.probe.image import Image
+    from slurm_ncclmon.ras.report import Problem, Report
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Poll:
     wall_s: float
     report: Report | None
     trouble: str | None = None
+    answers: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
+    """What `report` was made of, one answer a mesh: a recording keeps these, and replay decodes them again."""
+    notes: tuple[Problem, ...] = ()
+    """What the asking showed besides (processes that no answer covers, another job's answers); in `report.problems` as well."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class FramePoll:
 
     t_s: float
     frames: Frames
+    images: tuple[Image, ...] = field(default=(), repr=False, compare=False)
+    """What `frames` was decoded from, for the recording."""
 
 
 @dataclass(frozen=True)

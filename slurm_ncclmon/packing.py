@@ -1,0 +1,148 @@
+"""Many answers that resemble each other, in few bytes and back, byte for byte.
+
+An answer differs from the one before in its counters. So it is taken apart into a template (the text without its numbers) and the
+numbers; the template is written once, and of the numbers only how much they grew, which for a thousand ranks in step is almost
+always the same number and compresses to nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_TEMPLATES = 8
+"""Kept by writer and reader alike; one that was dropped is written in full again."""
+LARGEST = 1 << 30
+
+_NUMBER = re.compile(rb"(?<= )(0|[1-9][0-9]{0,17})(?=,?\n)")
+_CLOCK = re.compile(
+    rb'(?<="timestamp": ")[^"\n]*|(?<="collection_time_sec": )[0-9.]+|(?<=Communicators\.\.\. \()[0-9.]+'
+)
+_NUMBER_HERE, _CLOCK_HERE = b"\x00", b"\x01"
+_WIDTHS = ("i1", "<i2", "<i4", "<i8")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """`template` with `numbers` at each 0 byte and `clocks` at each 1 byte is the text."""
+
+    template: bytes
+    numbers: NDArray[np.int64]
+    clocks: list[bytes]
+
+
+class Packer:
+    """Texts to JSON objects. Each depends on those before it; Unpacker takes them in the same order."""
+
+    def __init__(self) -> None:
+        self._templates: OrderedDict[bytes, tuple[int, NDArray[np.int64]]] = OrderedDict()
+        self._next = 0
+
+    def pack(self, text: bytes) -> dict[str, Any]:
+        """The text as JSON values: in full, or as what changed since an earlier one."""
+        parts = _take_apart(text)
+        known = self._templates.get(parts.template) if parts else None
+        if parts is None or known is None:
+            return self._pack_whole(text, parts)
+        number, before = known
+        self._templates[parts.template] = (number, parts.numbers)
+        self._templates.move_to_end(parts.template)
+        packed = {"on": number, "clocks": [clock.decode("latin-1") for clock in parts.clocks], "crc": zlib.crc32(text)}
+        growth = parts.numbers - before
+        if growth.any():
+            width = next(w for w in _WIDTHS if np.array_equal(growth.astype(w), growth))
+            packed.update(width=width, grew=_compress(growth.astype(width).tobytes()))
+        return packed
+
+    def _pack_whole(self, text: bytes, parts: _Parts | None) -> dict[str, Any]:
+        packed: dict[str, Any] = {"text": _compress(text)}
+        if parts is not None:
+            packed["is"] = self._next
+            self._templates[parts.template] = (self._next, parts.numbers)
+            self._next += 1
+            if len(self._templates) > MOST_TEMPLATES:
+                self._templates.popitem(last=False)
+        return packed
+
+
+class Unpacker:
+    """The texts again. Raises ValueError for what Packer did not write in this order."""
+
+    def __init__(self) -> None:
+        self._templates: OrderedDict[int, tuple[bytes, NDArray[np.int64]]] = OrderedDict()
+
+    def unpack(self, packed: Any) -> bytes:
+        """The text of one object, checked against its sum."""
+        if not isinstance(packed, dict):
+            raise ValueError("an answer is not an object")
+        if "text" in packed:
+            return self._unpack_whole(packed)
+        template, before = self._templates[packed["on"]]
+        growth = np.zeros(len(before), np.int64)
+        if "grew" in packed:
+            if packed["width"] not in _WIDTHS:
+                raise ValueError("numbers of unknown width")
+            growth = np.frombuffer(_decompress(packed["grew"]), packed["width"]).astype(np.int64)
+        if len(growth) != len(before):
+            raise ValueError("an answer does not fit the one that it is built on")
+        numbers = before + growth
+        text = _put_together(template, numbers, [clock.encode("latin-1") for clock in packed["clocks"]])
+        if zlib.crc32(text) != packed["crc"]:
+            raise ValueError("an answer's sum is wrong")
+        self._templates[packed["on"]] = (template, numbers)
+        self._templates.move_to_end(packed["on"])
+        return text
+
+    def _unpack_whole(self, packed: dict[str, Any]) -> bytes:
+        text = _decompress(packed["text"])
+        if "is" in packed:
+            parts = _take_apart(text)
+            if parts is None:
+                raise ValueError("an answer cannot be taken apart")
+            self._templates[packed["is"]] = (parts.template, parts.numbers)
+            if len(self._templates) > MOST_TEMPLATES:
+                self._templates.popitem(last=False)
+        return text
+
+
+def _take_apart(text: bytes) -> _Parts | None:
+    """None where the text has the bytes that mark places, or no numbers."""
+    if _NUMBER_HERE in text or _CLOCK_HERE in text:
+        return None
+    clocks: list[bytes] = _CLOCK.findall(text)
+    pieces = _NUMBER.split(_CLOCK.sub(_CLOCK_HERE, text))
+    numbers = np.array(pieces[1::2], dtype=np.bytes_).astype(np.int64) if len(pieces) > 1 else np.zeros(0, np.int64)
+    return _Parts(_NUMBER_HERE.join(pieces[0::2]), numbers, clocks)
+
+
+def _put_together(template: bytes, numbers: NDArray[np.int64], clocks: list[bytes]) -> bytes:
+    pieces = template.split(_NUMBER_HERE)
+    if len(pieces) != len(numbers) + 1 or template.count(_CLOCK_HERE) != len(clocks):
+        raise ValueError("an answer does not fit its template")
+    woven: list[bytes] = [b""] * (2 * len(pieces) - 1)
+    woven[0::2] = pieces
+    woven[1::2] = [b"%d" % number for number in numbers.tolist()]
+    parts = b"".join(woven).split(_CLOCK_HERE)
+    return parts[0] + b"".join(clock + part for clock, part in zip(clocks, parts[1:]))
+
+
+def _compress(data: bytes) -> str:
+    return base64.b85encode(zlib.compress(data, 6)).decode()
+
+
+def _decompress(text: Any) -> bytes:
+    machine = zlib.decompressobj()
+    try:
+        data = machine.decompress(base64.b85decode(text), LARGEST)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not machine.eof:
+        raise ValueError("compressed data is cut off")
+    return data

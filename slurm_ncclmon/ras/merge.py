@@ -1,0 +1,74 @@
+"""One Report from the answers of several meshes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slurm_ncclmon.ras.problems import CONTRADICTIONS
+from slurm_ncclmon.ras.report import CommKey, Gpu, Problem, Report
+
+
+def merge(reports: Sequence[Report], notes: Sequence[Problem] = ()) -> Report:
+    """All communicators of `reports` (one at least), each once, and `notes` among the problems.
+
+    A communicator in several reports is taken from the one that knows more of its ranks, the later one if in doubt.
+    """
+    if len(reports) == 1:
+        return _noted(reports[0], notes)
+    best = _best(reports)
+    picked = [
+        (number, c)
+        for number, report in enumerate(reports)
+        for c, key in enumerate(report.comms)
+        if best[key] == number
+    ]
+    rows = [_rows_of(report, [c for n, c in picked if n == number]) for number, report in enumerate(reports)]
+    gpus: dict[Gpu, int] = {}
+    numbers = [np.array([gpus.setdefault(g, len(gpus)) for g in r.gpus], np.int32) for r in reports]
+    members = [int(reports[n].start[c + 1] - reports[n].start[c]) for n, c in picked]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(report, name)[rows[n]] for n, report in enumerate(reports)])
+        for name in ("rank", "counts", "init_state", "async_error", "flags")
+    }
+    merged = replace(
+        reports[0],
+        collection_s=max(report.collection_s for report in reports),
+        timeouts=sum(report.timeouts for report in reports),
+        comms=tuple(reports[n].comms[c] for n, c in picked),
+        size=np.array([reports[n].size[c] for n, c in picked], np.int32),
+        start=np.concatenate([np.zeros(1, np.int64), np.cumsum(members, dtype=np.int64)]),
+        gpu=np.concatenate([numbers[n][report.gpu[rows[n]]] for n, report in enumerate(reports)]),
+        gpus=tuple(gpus),
+        problems=tuple(problem for report in reports for problem in report.problems),
+        coherent=all(report.coherent for report in reports),
+        **columns,
+    )
+    return _noted(merged, notes)
+
+
+def _best(reports: Sequence[Report]) -> dict[CommKey, int]:
+    """Which report each communicator is taken from."""
+    best: dict[CommKey, tuple[int, int]] = {}
+    for number, report in enumerate(reports):
+        known = np.diff(report.start)
+        for c, key in enumerate(report.comms):
+            best[key] = max(best.get(key, (-1, -1)), (int(known[c]), number))
+    return {key: number for key, (_, number) in best.items()}
+
+
+def _rows_of(report: Report, comms: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.concatenate([np.arange(report.start[c], report.start[c + 1]) for c in comms] or [np.zeros(0, np.int64)])
+
+
+def _noted(report: Report, notes: Sequence[Problem]) -> Report:
+    if not notes:
+        return report
+    return replace(
+        report,
+        problems=(*report.problems, *notes),
+        coherent=report.coherent and all(note.kind not in CONTRADICTIONS for note in notes),
+    )
