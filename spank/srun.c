@@ -1,0 +1,82 @@
+/* srun: decide whether this step is watched, and start and end its monitor step. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "contexts.h"
+#include "launch.h"
+#include "request.h"
+
+static struct site site;
+static struct request request;
+static int exit_status; /* 0 until srun is about to end otherwise */
+
+void srun_init(spank_t spank, int count, char *arguments[])
+{
+	read_site(&site, count, arguments);
+	request_register(spank, &site);
+}
+
+/* What holds here is what the tasks see, so that slurmstepd, and an srun inside a task, need not decide again. */
+void srun_options_read(void)
+{
+	request_settle(&request);
+	if (request.watch || request.asked)
+		setenv(OPTION_ENVIRONMENT, request.effective, 1);
+}
+
+static bool is_wanted(spank_t spank, uint32_t step)
+{
+	uint32_t tasks = 0;
+
+	if (!request.watch || !is_normal_step(step))
+		return false;
+	if (request.asked || spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS)
+		return true;
+	return tasks >= site.min_tasks;
+}
+
+/* srun passes the status to exit(), and nowhere else to us. Such handlers run last registered first, so before the one
+ * by which srun calls slurm_spank_exit. */
+static void keep_status(int status, void *unused)
+{
+	(void)unused;
+	exit_status = status;
+}
+
+static const char *own_srun(void)
+{
+	static char path[PATH_MAX];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+
+	return length > 0 ? path : "srun";
+}
+
+void srun_step_created(spank_t spank)
+{
+	static bool called;
+	uint32_t job, step;
+	struct launch launch;
+
+	if (called || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || !is_wanted(spank, step))
+		return;
+	called = true;
+	launch = (struct launch){
+		.job = job,
+		.step = step,
+		.options = request.effective,
+		.srun = site.srun ? site.srun : own_srun(),
+		.ncclmon = site.ncclmon,
+		.config = site.config,
+		.delay_ms = site.delay_ms,
+	};
+	if (launch_start(&launch) && on_exit(keep_status, NULL))
+		whisper("the status of srun will not be known");
+}
+
+void srun_exit(void)
+{
+	launch_end(exit_status != 0);
+}

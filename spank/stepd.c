@@ -1,0 +1,88 @@
+/* slurmstepd, on each node, before the tasks: what NCCL shall find in their environment. We run with the user's
+ * effective rights but inside a root process, so: read three variables, set three, and look at one file. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "contexts.h"
+#include "number.h"
+#include "port.h"
+#include "request.h"
+
+static struct site site;
+
+void stepd_init(spank_t spank, int count, char *arguments[])
+{
+	read_site(&site, count, arguments);
+	request_register(spank, &site); /* or slurmstepd warns of an option that nobody knows */
+}
+
+static bool is_set(spank_t spank, const char *name)
+{
+	char value[2];
+
+	return spank_getenv(spank, name, value, sizeof value) != ESPANK_ENV_NOEXIST;
+}
+
+/* srun has merged all wishes into one variable. The user can write anything there: it is parsed like any other. */
+static bool is_watched(spank_t spank, uint32_t step, struct options *options)
+{
+	char text[OPTIONS_MAX], message[MESSAGE_MAX];
+
+	if (!is_normal_step(step) || is_set(spank, MONITOR_ENVIRONMENT))
+		return false;
+	if (spank_getenv(spank, OPTION_ENVIRONMENT, text, sizeof text) != ESPANK_SUCCESS || !*text)
+		return false;
+	return options_parse(options, text, message) == PARSE_OK && options->mode != MODE_off;
+}
+
+/* The job as the user knows it: in a heterogeneous job that of the leader, while S_JOB_ID is the component's. */
+static uint32_t job_of(spank_t spank)
+{
+	char text[16];
+	uint32_t job = 0;
+
+	if (spank_getenv(spank, "SLURM_JOB_ID", text, sizeof text) != ESPANK_SUCCESS || !read_u32(text, &job))
+		spank_get_item(spank, S_JOB_ID, &job);
+	return job;
+}
+
+static void set_ras_address(spank_t spank, uint32_t job, uint32_t step, const struct options *options)
+{
+	char cluster[256] = "", address[32];
+
+	if (strcmp(options_value(options, KEY_ras), "on"))
+		return;
+	spank_getenv(spank, "SLURM_CLUSTER_NAME", cluster, sizeof cluster);
+	snprintf(address, sizeof address, "localhost:%" PRIu32, ras_port(cluster, job, step));
+	spank_setenv(spank, "NCCL_RAS_ADDR", address, 0);
+}
+
+/* "auto" loads the probe where it is installed. A user's own profiler plugin is left alone. */
+static void set_probe(spank_t spank, uint32_t job, uint32_t step, const struct options *options)
+{
+	const char *wish = options_value(options, KEY_probe);
+	char folder[64];
+	uid_t uid;
+
+	if (!strcmp(wish, "off") || (!strcmp(wish, "auto") && eaccess(site.probe_plugin, R_OK)))
+		return;
+	if (is_set(spank, "NCCL_PROFILER_PLUGIN") || spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS)
+		return;
+	snprintf(folder, sizeof folder, "/dev/shm/ncclmon-%u-%" PRIu32 ".%" PRIu32, (unsigned)uid, job, step);
+	spank_setenv(spank, "NCCL_PROFILER_PLUGIN", site.probe_plugin, 0);
+	spank_setenv(spank, "NCCLMON_PROBE_DIR", folder, 0);
+}
+
+void stepd_before_tasks(spank_t spank)
+{
+	struct options options;
+	uint32_t job, step;
+
+	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || !is_watched(spank, step, &options))
+		return;
+	job = job_of(spank);
+	set_ras_address(spank, job, step, &options);
+	set_probe(spank, job, step, &options);
+}

@@ -1,0 +1,18 @@
+#include "check.h"
+
+int failures;
+
+int main(void)
+{
+	test_options();
+	test_merge();
+	test_random_options();
+	test_site();
+	test_port();
+	test_folder();
+	test_command();
+	test_environment();
+	if (failures)
+		fprintf(stderr, "%d failed\n", failures);
+	return failures != 0;
+}
