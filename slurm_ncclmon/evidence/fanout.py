@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,11 @@ from slurm_ncclmon.slurm.step import StepId
 _LAUNCH_S = 2.0
 """Kept back from the deadline for the start and the end of the step."""
 _STOP_S = 1.0
+_SILENCE_S = 5.0
+"""When all others have answered, a node that said nothing is waited for this long, or so many times as long as the slowest
+of the others took for its first word:"""
+_SLOWEST = 5.0
+_HARMLESS = re.compile(r"lacks support for cpu binding|Job step creation temporarily disabled|Step created for")
 
 Progress = Callable[[NodeReport], None]
 
@@ -86,7 +92,8 @@ def gather(
         step, _by_group(parts), time.monotonic() + deadline_s, wish, on_report, tuple(agent) or agent_command()
     )
     collection.run()
-    return collection.reports(_late_facts(step, client, collection.missing()))
+    reports = collection.reports()
+    return tuple(_ask_slurm(reports, step, client)) if client else reports
 
 
 class _Collection:
@@ -105,6 +112,7 @@ class _Collection:
         self._on_report, self._agent = on_report, agent
         self._unpacker = Unpacker()
         self._nodes = [node for part in parts for node in part.nodes]
+        self._wanted = frozenset(self._nodes)
         self._reports: dict[str, NodeReport] = {}
         self._complete: set[str] = set()
         self._complaints: list[str] = []
@@ -150,55 +158,71 @@ class _Collection:
         return complaints
 
     def _read(self, lines: queue.SimpleQueue[str | None], wanted: set[str]) -> None:
+        """Until all have answered in full, the deadline, or only silent ones are left and they had their time."""
         assembler = Assembler()
+        begun = time.monotonic()
+        slowest = 0.0
         while not wanted <= self._complete:
+            until = self._deadline - _STOP_S / 2
+            answered = wanted.intersection(self._reports)
+            if answered and answered <= self._complete:
+                until = min(until, begun + max(_SILENCE_S, _SLOWEST * slowest))
             try:
-                line = lines.get(timeout=max(0.0, self._deadline - _STOP_S / 2 - time.monotonic()))
+                line = lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                return
+                break
             if line is None:
                 break
             message = assembler.feed(line)
-            if message:
-                self._take(message)
+            if message and self._take(message):
+                slowest = time.monotonic() - begun
         self._complaints += assembler.foreign
 
-    def _take(self, message: Message) -> None:
-        if message.kind != REPORT or message.node not in self._nodes:
-            return
-        with contextlib.suppress(EvidenceError):
+    def _take(self, message: Message) -> bool:
+        """Keep a node's report; True when it is the node's first."""
+        if message.kind != REPORT or message.node not in self._wanted:
+            return False
+        try:
             report = self._unpacker.unpack(message.payload)
-            if message.node in self._reports:  # the second message is the last
-                self._complete.add(message.node)
-            self._reports[message.node] = report
-            self._on_report(report)
+        except EvidenceError as error:
+            self._complaints.append(f"{message.node}: {error}")
+            return False
+        first = message.node not in self._reports
+        if not first:  # the second message is the last
+            self._complete.add(message.node)
+        self._reports[message.node] = report
+        self._on_report(report)
+        return first
 
-    def missing(self) -> list[str]:
-        """Nodes without any report."""
-        return [node for node in self._nodes if node not in self._reports]
-
-    def reports(self, late: dict[str, str]) -> tuple[NodeReport, ...]:
+    def reports(self) -> tuple[NodeReport, ...]:
         """All nodes, in order."""
-        return tuple(self._reported(node, late.get(node, "")) for node in self._nodes)
+        return tuple(self._reported(node) for node in self._nodes)
 
-    def _reported(self, node: str, state: str) -> NodeReport:
+    def _reported(self, node: str) -> NodeReport:
         report = self._reports.get(node)
         if report is None:
             own = [line for line in self._complaints if _names(line, node)]
-            said = own or self._complaints[-2:] or ["it did not answer in time"]
-            slurm = (f"Slurm says that {node} is {state}",) if state else ()
-            return NodeReport(node=node, answered=False, problems=(*dict.fromkeys(said), *slurm))
+            said = own or self._complaints[-2:] or ["no answer in time: its slurmd or the whole node may hang"]
+            return NodeReport(node=node, answered=False, problems=tuple(dict.fromkeys(said)))
         if node not in self._complete:
             return replace(report, problems=(*report.problems, "only its first answer came in time, without stacks"))
         return report
 
 
-def _late_facts(step: StepId, client: SlurmClient | None, missing: Sequence[str]) -> dict[str, str]:
-    if client is None or not missing:
-        return {}
+def _ask_slurm(reports: Sequence[NodeReport], step: StepId, client: SlurmClient) -> Iterable[NodeReport]:
+    """The reports with what Slurm knows of nodes that are silent, or that have no process of the step any more."""
+    silent = tuple(report.node for report in reports if not report.answered)
+    states: dict[str, str] = {}
+    layout: dict[str, tuple[int, ...]] = {}
     with contextlib.suppress(SlurmError):
-        return client.node_states(tuple(missing))
-    return {}
+        states = client.node_states(silent) if silent else {}
+    with contextlib.suppress(SlurmError):
+        layout = client.task_layout(step) if any(not report.tasks for report in reports) else {}
+    for report in reports:
+        tasks = report.tasks or layout.get(report.node, ())
+        gone = tasks if report.answered and not report.processes else report.exited
+        said = (f"Slurm says that {report.node} is {states[report.node]}",) if report.node in states else ()
+        yield replace(report, tasks=tasks, exited=gone, problems=(*report.problems, *said))
 
 
 def _by_group(parts: Iterable[StepPart]) -> list[StepPart]:
@@ -228,7 +252,7 @@ def _pump(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
 def _keep(stream: IO[str], kept: list[str]) -> None:
     with contextlib.suppress(ValueError, OSError):
         for line in stream:
-            if line.strip() and len(kept) < 200:
+            if line.strip() and not _HARMLESS.search(line) and len(kept) < 200:
                 kept.append(line.strip())
 
 

@@ -113,6 +113,8 @@ class NodeReport:
     wall_s: float = 0.0
     seconds: float = 0.0
     processes: tuple[ProcessReport, ...] = ()
+    tasks: tuple[int, ...] = ()
+    """Tasks (SLURM_PROCID) that Slurm gave the node, as far as known; for a node that did not answer as well."""
     exited: tuple[int, ...] = ()
     """Tasks (SLURM_PROCID) of the step that have no process on the node any more."""
     gpus: tuple[GpuReport, ...] = ()

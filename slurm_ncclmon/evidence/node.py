@@ -46,11 +46,11 @@ def collect(ask: Ask, emit: Callable[[NodeReport], None]) -> NodeReport:
     that is among the report's problems."""
     begun = time.monotonic()
     deadline = begun + ask.seconds
-    known, problems = find_processes(ask)
+    known, tasks, problems = find_processes(ask)
     stuck = [pid for pid, one in known.items() if in_driver(one.candidate.look)]
     problems += tuple(f"GPUs: not asked, because process {pid} sleeps in the NVIDIA driver" for pid in stuck[:1])
     host = Later(lambda: host_facts(ask.gpus and not stuck, ask.seconds / 2))
-    report = NodeReport(node=ask.node, answered=True, wall_s=time.time(), problems=problems)
+    report = NodeReport(node=ask.node, answered=True, wall_s=time.time(), tasks=tasks, problems=problems)
     emit(_finish(report, known, HostFacts(), ask, begun))
     if ask.stacks:
         known = dump_all(known, deadline - min(1.0, ask.seconds / 4), ask.native)
@@ -60,8 +60,8 @@ def collect(ask: Ask, emit: Callable[[NodeReport], None]) -> NodeReport:
     return _finish(report, known, host.get(deadline - time.monotonic()) or HostFacts(), ask, begun)
 
 
-def find_processes(ask: Ask) -> tuple[dict[int, Known], tuple[str, ...]]:
-    """The step's processes on this node, and sentences on what could not be seen."""
+def find_processes(ask: Ask) -> tuple[dict[int, Known], tuple[int, ...], tuple[str, ...]]:
+    """The step's processes on this node, its tasks, and sentences on what could not be seen."""
     listed = Later(lambda: listed_pids(ask.step, ask.node, _READING_S * 2))
     pids = [pid for pid in own_pids(os.getuid()) if pid != os.getpid()]
     looks = bounded_map(look, pids, _READING_S)
@@ -70,6 +70,7 @@ def find_processes(ask: Ask) -> tuple[dict[int, Known], tuple[str, ...]]:
     from_slurm, trouble = listed.get(_READING_S * 2) or ({}, "Slurm did not answer")
     members = select(candidates, ask.step, ask.node, from_slurm)
     who = roles(members, from_slurm)
+    tasks = expected_tasks(members)
     problems = [
         f"process {pid}: its memory is locked, environment and command unknown"
         for pid in members
@@ -77,7 +78,16 @@ def find_processes(ask: Ask) -> tuple[dict[int, Known], tuple[str, ...]]:
     ]
     if trouble and not members:
         problems.append(f"second source of processes: {trouble}")
-    return {pid: Known(members[pid], who[pid]) for pid in members}, tuple(problems)
+    return {pid: Known(members[pid], who[pid]) for pid in members}, tasks, tuple(problems)
+
+
+def expected_tasks(members: Mapping[int, Candidate]) -> tuple[int, ...]:
+    """The tasks that Slurm gave this node, as it tells each of them (SLURM_GTIDS)."""
+    for member in members.values():
+        words = member.memory.environment.get("SLURM_GTIDS", "").split(",")
+        if all(word.isdigit() for word in words):
+            return tuple(sorted(map(int, words)))
+    return ()
 
 
 def in_driver(one: Look) -> bool:
@@ -105,6 +115,7 @@ def _finish(report: NodeReport, known: Mapping[int, Known], host: HostFacts, ask
     on_gpu = {pid: str(gpu.index) for gpu in host.gpus for pid in gpu.pids}
     return replace(
         report,
+        exited=tuple(task for task in report.tasks if task not in {one.role.task for one in known.values()}),
         addresses=host.addresses,
         seconds=round(time.monotonic() - begun, 3),
         processes=tuple(assemble(one, on_gpu.get(pid), ask.site_phases) for pid, one in known.items()),

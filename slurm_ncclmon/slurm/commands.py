@@ -161,7 +161,8 @@ class CommandClient:
 
     def node_states(self, nodes: tuple[str, ...]) -> dict[str, str]:
         text = self._run("sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T")
-        return dict(line.split(None, 1) for line in text.splitlines() if " " in line.strip())
+        words = (line.split() for line in text.splitlines())
+        return {pair[0]: pair[1] for pair in words if len(pair) == 2}
 
     def comment(self, job: int) -> str:
         return self._run("squeue", "--noheader", f"--jobs={job}", "--format=%k").rstrip("\n").replace("(null)", "")
