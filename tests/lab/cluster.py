@@ -18,10 +18,11 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Any, Callable
 
 from . import cluster_database, processes
 from .cluster_files import GPUS_PER_NODE, Plan, gres_conf, plugstack_conf, slurm_conf
@@ -54,7 +55,9 @@ class Cluster:
         try:
             fields = json.loads((self.folder / "plan.json").read_text())
         except FileNotFoundError:
-            raise ClusterError(f"there is no cluster {self.name!r}: start it with scripts/cluster up --name {self.name}") from None
+            raise ClusterError(
+                f"there is no cluster {self.name!r}: start it with scripts/cluster up --name {self.name}"
+            ) from None
         plugin = fields["plugin"] and Path(fields["plugin"])
         return Plan(**{**fields, "folder": Path(fields["folder"]), "plugin": plugin})
 
@@ -114,7 +117,9 @@ class Cluster:
         self._started.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
         if remaining or self.folder.exists():
-            raise ClusterError(f"could not remove cluster {self.name!r}: processes {sorted(remaining)}, folder {self.folder}")
+            raise ClusterError(
+                f"could not remove cluster {self.name!r}: processes {sorted(remaining)}, folder {self.folder}"
+            )
 
     def _make_folder(self, nodes: int, accounting: bool, plugin: bool, plugin_args: str, extra_conf: list[str]) -> Plan:
         library = PREFIX / "lib" / "ncclmon" / "spank_ncclmon.so"
@@ -148,7 +153,7 @@ class Cluster:
 
     # ---- daemons
 
-    def start(self, daemon: str, deadline: Optional[float] = None) -> None:
+    def start(self, daemon: str, deadline: float | None = None) -> None:
         """Starts one daemon: slurmctld or slurmd-NODE. ClusterError if it ends within its first moments."""
         plan = self.plan
         program, _, node = daemon.partition("-")
@@ -157,7 +162,7 @@ class Cluster:
         if program == "slurmctld":
             self.wait_for(daemon, lambda: self._succeeds("scontrol", "ping"), deadline)
 
-    def spawn(self, daemon: str, command: list[str], env: Optional[dict[str, str]] = None) -> None:
+    def spawn(self, daemon: str, command: list[str], env: dict[str, str] | None = None) -> None:
         """Starts `command` in the background as the daemon of that name; its output goes to log/DAEMON.out."""
         with (self.folder / "log" / f"{daemon}.out").open("ab") as log:
             process = subprocess.Popen(
@@ -167,7 +172,7 @@ class Cluster:
         self._started[daemon] = process
         _write(self.folder / "run" / f"{daemon}.started", str(process.pid))
 
-    def pid(self, daemon: str) -> Optional[int]:
+    def pid(self, daemon: str) -> int | None:
         """The daemon's pid, None if it does not run."""
         try:
             pid = int((self.folder / "run" / f"{daemon}.started").read_text())
@@ -195,7 +200,7 @@ class Cluster:
         """Undoes `pause`."""
         self._signal_slurmd(node, signal.SIGCONT)
 
-    def restart(self, plugin_args: Optional[str] = None, daemons: Optional[Sequence[str]] = None) -> None:
+    def restart(self, plugin_args: str | None = None, daemons: Sequence[str] | None = None) -> None:
         """Restarts daemons (all of Slurm's by default), with other plugin arguments if given, and waits for the nodes."""
         if plugin_args is not None:
             self.set_plugin_args(plugin_args)
@@ -228,7 +233,7 @@ class Cluster:
 
     # ---- waiting, and what to say when it was in vain
 
-    def wait_for(self, daemon: str, condition: Callable[[], bool], deadline: Optional[float] = None) -> None:
+    def wait_for(self, daemon: str, condition: Callable[[], bool], deadline: float | None = None) -> None:
         """Waits until the daemon that was just started is of use; ClusterError with its log if it ends or takes too long."""
 
         def ready() -> bool:
@@ -258,7 +263,11 @@ class Cluster:
     def node_states(self) -> dict[str, str]:
         """Node name -> state as sinfo has it (`idle`, `idle*` if it does not answer); empty without a controller."""
         result = self.run(["sinfo", "-h", "-N", "-o", "%N %T"], root=True, timeout_s=15)
-        return dict(line.split() for line in result.stdout.splitlines()) if result.returncode == 0 else {"sinfo": result.stderr}
+        return (
+            dict(line.split() for line in result.stdout.splitlines())
+            if result.returncode == 0
+            else {"sinfo": result.stderr}
+        )
 
     def log_tails(self, daemons: Sequence[str], lines: int = 12) -> str:
         """The last lines of those daemons' logs, for messages."""
@@ -275,7 +284,11 @@ class Cluster:
 
     def environment(self, root: bool = False) -> dict[str, str]:
         """The environment of a command that works with this cluster."""
-        return {**self._environment(), "HOME": "/root" if root else str(self.home), "USER": "root" if root else TEST_USER}
+        return {
+            **self._environment(),
+            "HOME": "/root" if root else str(self.home),
+            "USER": "root" if root else TEST_USER,
+        }
 
     def _environment(self) -> dict[str, str]:
         path = f"{PREFIX}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -284,17 +297,17 @@ class Cluster:
             **({"TERM": os.environ["TERM"]} if "TERM" in os.environ else {}),
         }  # fmt: skip
 
-    def popen(self, command: Sequence[str], root: bool = False, cwd: Optional[Path] = None, env: Optional[dict[str, str]] = None,
-              **kwargs: object) -> subprocess.Popen:  # fmt: skip
+    def popen(self, command: Sequence[str], root: bool = False, cwd: Path | None = None, env: dict[str, str] | None = None,
+              **kwargs: Any) -> subprocess.Popen[Any]:  # fmt: skip
         """Starts a command as the test user, or as root, in its home folder; other arguments as of subprocess.Popen."""
         if not root:
             user = pwd.getpwnam(TEST_USER)
             kwargs.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[], umask=0o022)
         where = cwd or (self.folder if root else self.home)
-        return subprocess.Popen(list(command), cwd=where, env={**self.environment(root), **(env or {})}, **kwargs)  # type: ignore[call-overload]
+        return subprocess.Popen(list(command), cwd=where, env={**self.environment(root), **(env or {})}, **kwargs)
 
-    def run(self, command: Sequence[str], root: bool = False, timeout_s: float = 60.0, cwd: Optional[Path] = None,
-            env: Optional[dict[str, str]] = None, stdin: str = "") -> subprocess.CompletedProcess[str]:  # fmt: skip
+    def run(self, command: Sequence[str], root: bool = False, timeout_s: float = 60.0, cwd: Path | None = None,
+            env: dict[str, str] | None = None, stdin: str = "") -> subprocess.CompletedProcess[str]:  # fmt: skip
         """Runs a command to its end and returns its output as text; subprocess.TimeoutExpired if it takes too long."""
         pipe = subprocess.PIPE
         with self.popen(command, root, cwd, env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -312,7 +325,11 @@ class Cluster:
 
 def existing() -> list[Cluster]:
     """All clusters of this machine that have a folder."""
-    return [Cluster(path.name[len("ncclmon-") :]) for path in sorted(BASE.glob("ncclmon-*")) if (path / "plan.json").exists()]
+    return [
+        Cluster(path.name[len("ncclmon-") :])
+        for path in sorted(BASE.glob("ncclmon-*"))
+        if (path / "plan.json").exists()
+    ]
 
 
 def ensure_user(name: str) -> pwd.struct_passwd:

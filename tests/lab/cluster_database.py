@@ -42,7 +42,12 @@ def _start_mariadb(cluster: Cluster, plan: Plan, password: str, deadline: float)
     with (plan.folder / "log" / "mariadb.out").open("ab") as log:
         subprocess.run(install, stdout=log, stderr=log, check=True, timeout=60, env=cluster.environment(root=True))
     sock = folder / "socket"
-    lean = ["--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--innodb-buffer-pool-size=32M"]
+    lean = [
+        "--skip-log-bin",
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-doublewrite=0",
+        "--innodb-buffer-pool-size=32M",
+    ]
     listen = [f"--socket={sock}", "--bind-address=127.0.0.1", f"--port={plan.ports[2]}", "--skip-name-resolve"]
     cluster.spawn("mariadb", ["/usr/sbin/mariadbd", *place, *listen, *lean, f"--pid-file={folder}/pid"])
     statements = (

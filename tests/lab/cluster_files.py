@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 CPUS_PER_NODE = 32  # said to Slurm whatever the machine has, so that 64 ranks fit on two nodes
 MEMORY_PER_NODE_MB = 16000
@@ -21,7 +20,7 @@ class Plan:
     nodes: list[str]
     ports: list[int]  # slurmctld, slurmdbd, MariaDB, then one a node
     accounting: bool
-    plugin: Optional[Path]  # spank_ncclmon.so, None for a cluster without it
+    plugin: Path | None  # spank_ncclmon.so, None for a cluster without it
     plugin_args: str
     extra_conf: list[str]  # lines for slurm.conf that come last
 

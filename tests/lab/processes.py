@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -85,9 +86,7 @@ def kill_all(folder: Path, timeout_s: float = 20.0) -> set[int]:
             return pids
         for signum in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signum)
-                except ProcessLookupError:
-                    pass
         time.sleep(0.02)
     return set()
