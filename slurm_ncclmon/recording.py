@@ -20,15 +20,15 @@ from typing import Any
 
 import msgspec
 
-from slurm_ncclmon.errors import FrameError, RasError, RecordingError
+from slurm_ncclmon.errors import FrameError, RecordingError
 from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
 from slurm_ncclmon.packing import Packer, Unpacker
 from slurm_ncclmon.probe import decode as probe_decode
 from slurm_ncclmon.probe import image as probe_image
 from slurm_ncclmon.ras.decode import Decoder
-from slurm_ncclmon.ras.merge import merge
-from slurm_ncclmon.ras.report import CommKey, Problem, Report
+from slurm_ncclmon.ras.merge import poll_of
+from slurm_ncclmon.ras.report import CommKey, Problem
 
 log = logging.getLogger(__name__)
 
@@ -121,26 +121,6 @@ def _free(folder: Path, node: str) -> Path:
         count += 1
         path = folder / f"{name}@{count}.json"
     return path
-
-
-def poll_of(
-    n: int,
-    t_s: float,
-    wall_s: float,
-    answers: tuple[bytes, ...],
-    decoder: Decoder,
-    notes: tuple[Problem, ...] = (),
-    trouble: str | None = None,
-) -> Poll:
-    """The observation that these answers make, live and in replay: one report of all that could be read."""
-    reports: list[Report] = []
-    for answer in answers:
-        try:
-            reports.append(decoder.decode(answer))
-        except RasError as error:
-            trouble = trouble or str(error)
-    report = merge(reports, notes) if reports else None
-    return Poll(n, t_s, wall_s, report, None if report else trouble or "no answer", answers, notes)
 
 
 def read(folder: Path, interval: float | None = None) -> Iterator[Observation]:

@@ -69,6 +69,9 @@ class Timeouts:
         return (self.collect + self.extra) * max(1.0, self.factor) + self.slack
 
 
+USUAL = Timeouts()
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one process said. `text` is as it came; `silent` counts the connections before that were taken and not served."""
@@ -89,7 +92,7 @@ class Answer:
 _in_flight = threading.Lock()
 
 
-def ask(address: Address, *, timeouts: Timeouts = Timeouts(), text: bool = False) -> Answer:
+def ask(address: Address, *, timeouts: Timeouts = USUAL, text: bool = False) -> Answer:
     """The report of one process at `address`: JSON, or text where the version has no JSON and `text` says that it may be asked.
 
     Takes up to `timeouts.tries` times `handshake` to find a process that answers, then up to `timeouts.worst`.

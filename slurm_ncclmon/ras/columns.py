@@ -88,7 +88,8 @@ def build(head: Head, comms: Comms, rows: Rows, gpus: Gpus, found: Sequence[Prob
         problems.append(
             Problem(kind.TIMEOUTS, f"{head.timeouts} connections of the mesh were given up while collecting")
         )
-    if len(rows.rank) and not rows.counts.any():
+    counted = all(problem.kind != kind.TEXT_ONLY for problem in found)
+    if counted and len(rows.rank) and not rows.counts.any():
         problems.append(Problem(kind.ALL_ZERO, "no rank has launched a counted collective"))
     return _report(head, comms, keep, rows, gpus, problems)
 

@@ -6,6 +6,7 @@ import re
 
 from slurm_ncclmon.errors import ReportError
 from slurm_ncclmon.ras import entries, repair
+from slurm_ncclmon.ras import text as text_form
 from slurm_ncclmon.ras.client import MOST_BYTES
 from slurm_ncclmon.ras.columns import Gpus
 from slurm_ncclmon.ras.report import Report
@@ -30,5 +31,7 @@ class Decoder:
         if begin is None:
             raise ReportError(f"not a RAS answer: {answer[:60]!r}" if answer.strip() else "an empty answer")
         text = answer[begin.start() :].decode(errors="replace")
+        if not text.startswith("{"):
+            return text_form.report_of(text, self._gpus)
         value, found = repair.load(text)
         return entries.report_of(value, self._gpus, found)

@@ -1,4 +1,4 @@
-"""One Report from the answers of several meshes."""
+"""One observation from the answers of several meshes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,31 @@ from typing import Any
 
 import numpy as np
 
+from slurm_ncclmon.errors import RasError
+from slurm_ncclmon.observation import Poll
+from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.problems import CONTRADICTIONS
 from slurm_ncclmon.ras.report import CommKey, Gpu, Problem, Report
+
+
+def poll_of(
+    n: int,
+    t_s: float,
+    wall_s: float,
+    answers: Sequence[bytes],
+    decoder: Decoder,
+    notes: tuple[Problem, ...] = (),
+    trouble: str | None = None,
+) -> Poll:
+    """The observation that recorded answers make, the same as when they came."""
+    reports: list[Report] = []
+    for answer in answers:
+        try:
+            reports.append(decoder.decode(answer))
+        except RasError as error:
+            trouble = trouble or str(error)
+    report = merge(reports, notes) if reports else None
+    return Poll(n, t_s, wall_s, report, None if report else trouble or "no answer", tuple(answers), notes)
 
 
 def merge(reports: Sequence[Report], notes: Sequence[Problem] = ()) -> Report:
