@@ -28,7 +28,7 @@ _GLUE_PYTHON = (
     (re.compile(r"^_fn$"), "torch/_dynamo/eval_frame.py"),
     (re.compile(r"^(inner|wrapper)$"), "contextlib.py"),
     (re.compile(r"^(_run_code|run_path|_run_module_code|_run_module_as_main)$"), "<frozen runpy>"),
-    (re.compile(r"^(Thread\.)?(_bootstrap|_bootstrap_inner|run)$"), "threading.py"),
+    (re.compile(r"^(_bootstrap|_bootstrap_inner|run)$"), "threading.py"),
 )
 
 
@@ -39,7 +39,8 @@ def normalised(frame: Frame) -> Frame | None:
         function = _native_name(frame.function)
         return None if _GLUE_NATIVE.match(function) else Frame(function, library(frame.file), 0, True)
     file = short_path(frame.file)
-    if any(function.match(frame.function) and file == where for function, where in _GLUE_PYTHON):
+    name = frame.function.rpartition(".")[2]
+    if any(function.match(name) and file == where for function, where in _GLUE_PYTHON):
         return None
     return Frame(frame.function, file, frame.line, False)
 

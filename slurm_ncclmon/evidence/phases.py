@@ -153,16 +153,17 @@ def classify_frames(frames: Iterable[Frame], site: tuple[tuple[str, str], ...] =
 
 @lru_cache(maxsize=4096)
 def _match(function: str, file: str, native: bool, site: tuple[tuple[str, str], ...]) -> str:
-    text = f"{function} ({file})"
     for pattern, phase in _compiled(site):
-        if pattern.search(text):
+        if pattern.search(f"{function} ({file})"):
             return phase
+    # Python 3.11 and later name a method with its class, earlier ones do not.
+    text = f"{function if native else function.rpartition('.')[2]} ({file})"
     return next((phase for pattern, phase in (_NATIVE if native else _PYTHON) if pattern.search(text)), "")
 
 
 @lru_cache(maxsize=4096)
 def _weak(function: str, file: str) -> str:
-    text = f"{function} ({file})"
+    text = f"{function.rpartition('.')[2]} ({file})"
     return next((phase for pattern, phase in _WEAK if pattern.search(text)), "")
 
 

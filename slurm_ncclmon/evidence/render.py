@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.evidence import phases
 from slurm_ncclmon.evidence.merge import LEVELS, Group, Merged, merge
-from slurm_ncclmon.evidence.model import Attempt, Frame, NodeReport, ProcessReport, Thread
+from slurm_ncclmon.evidence.model import Frame, NodeReport, ProcessReport
 from slurm_ncclmon.evidence.normalise import text
 from slurm_ncclmon.slurm.hostlist import fold, fold_numbers
 from slurm_ncclmon.verdict import Verdict
@@ -130,29 +129,6 @@ def _brief_stack(frames: Sequence[Frame]) -> list[str]:
 def _silent(node: NodeReport) -> list[str]:
     ranks = f" ({_count(len(node.tasks), 'rank')} {fold_numbers(node.tasks)})" if node.tasks else ""
     return [f"[!] node {node.node}{ranks}: no answer", *[f"    {problem}" for problem in node.problems]]
-
-
-def render_process(process: ProcessReport, node: str) -> str:
-    """All that is known of one process, every thread in full: the content of stacks/<rank>.txt."""
-    lines = [f"rank {process.rank}: {facts(process, node)}", f"command: {process.command}"]
-    lines += [process.note] if process.note else []
-    lines += [_attempt(attempt) for attempt in process.attempts if attempt.error]
-    for thread in process.threads:
-        lines += ["", _thread_head(thread), *[f"    {text(frame)}" for frame in thread.frames]]
-    return "\n".join(lines) + "\n"
-
-
-def _thread_head(thread: Thread) -> str:
-    marks = [
-        word
-        for is_so, word in ((thread.main, "main"), (thread.active, "active"), (thread.gil, "holds the GIL"))
-        if is_so
-    ]
-    return f"thread {thread.tid} {thread.name}".rstrip() + (f" ({', '.join(marks)})" if marks else "")
-
-
-def _attempt(attempt: Attempt) -> str:
-    return f"py-spy {attempt.how}: {attempt.error} (after {format_duration(attempt.seconds)})"
 
 
 def to_json(merged: Merged) -> dict[str, Any]:
