@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 
 import click
 
@@ -22,20 +23,36 @@ from slurm_ncclmon.slurm.step import StepId
 @click.option("--native/--no-native", default=True, help="C frames as well.")
 @click.option("--stacks/--no-stacks", default=True)
 @click.option("--gpus/--no-gpus", default=True)
-def command(step: str, seconds: float, gap: float, native: bool, stacks: bool, gpus: bool) -> None:
+@click.option("--flight/--no-flight", default=False, help="PyTorch's flight recorder where it is armed.")
+@click.option("--preflight/--no-preflight", default=False, help="Say what keeps stacks from being taken.")
+def command(
+    step: str, seconds: float, gap: float, native: bool, stacks: bool, gpus: bool, flight: bool, preflight: bool
+) -> None:
     """Look at this node's processes of STEP and write the report to standard output, in the lines of evidence/wire.py."""
     name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    ask = Ask(StepId.parse(step), name, seconds, gap, native, stacks, gpus, _site_phases())
-    messages = iter(range(1 << 30))
-
-    def emit(report: NodeReport) -> None:
-        text = "".join(f"{line}\n" for line in wire.lines(name, next(messages), wire.REPORT, wire.pack(report)))
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    emit(collect(ask, emit))
+    ask = Ask(StepId.parse(step), name, seconds, gap, native, stacks, gpus, flight, preflight, _site_phases())
+    collect(ask, _Output(name))
     # Threads that sleep in the kernel for ever must not hold up the end; all output is flushed.
     os._exit(0)
+
+
+class _Output:
+    """Standard output as the sink of what is found."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._number = 0
+
+    def report(self, report: NodeReport) -> None:
+        self._write(wire.REPORT, wire.pack(report))
+
+    def flight_record(self, rank: int, content: bytes) -> None:
+        self._write(f"{wire.FLIGHT}{rank}", zlib.compress(content))
+
+    def _write(self, kind: str, payload: bytes) -> None:
+        sys.stdout.write("".join(f"{line}\n" for line in wire.lines(self._node, self._number, kind, payload)))
+        sys.stdout.flush()
+        self._number += 1
 
 
 def _site_phases() -> tuple[tuple[str, str], ...]:

@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Callable
 
 from slurm_ncclmon.errors import EvidenceError, SlurmError
 from slurm_ncclmon.evidence.environment import stripped
 from slurm_ncclmon.evidence.model import NodeReport
-from slurm_ncclmon.evidence.wire import REPORT, Assembler, Message, Unpacker
+from slurm_ncclmon.evidence.wire import REPORT, Assembler, Message, Unpacker, unpack_flight
 from slurm_ncclmon.slurm.client import STEP_NAME, SlurmClient, StepPart
 from slurm_ncclmon.slurm.hostlist import fold
 from slurm_ncclmon.slurm.step import StepId
@@ -46,12 +47,14 @@ class Wish:
     native: bool = True
     stacks: bool = True
     gpus: bool = True
+    flight: bool = False
+    preflight: bool = False
 
     def arguments(self, seconds: float) -> tuple[str, ...]:
         """As options of `ncclmon node`."""
-        switches = ((self.native, "native"), (self.stacks, "stacks"), (self.gpus, "gpus"))
-        off = tuple(f"--no-{name}" for wanted, name in switches if not wanted)
-        return (f"--seconds={seconds:g}", f"--gap={self.gap_s:g}", *off)
+        names = ("native", "stacks", "gpus", "flight", "preflight")
+        switches = tuple(f"--{name}" if getattr(self, name) else f"--no-{name}" for name in names)
+        return (f"--seconds={seconds:.1f}", f"--gap={self.gap_s:g}", *switches)
 
 
 def agent_command() -> tuple[str, ...]:
@@ -79,13 +82,15 @@ def gather(
     wish: Wish = Wish(),
     client: SlurmClient | None = None,
     on_report: Progress = lambda report: None,
+    flight_folder: Path | None = None,
     agent: Sequence[str] = (),
 ) -> tuple[NodeReport, ...]:
     """One report a node, in the order of `nodes`, after `deadline_s` at the latest.
 
     `nodes` are names, or the parts of a heterogeneous job's step. A node that did not answer has a report with `answered` False
     and what is known of it (with `client`, what Slurm says of it too). `on_report` sees each report as it comes, the early ones
-    without stacks as well. Nothing is raised for nodes that fail.
+    without stacks as well. Flight recorder dumps, if wished for, are written to `flight_folder` as rank_0, rank_1, …, and
+    `flight_records` then names those files. Nothing is raised for nodes that fail.
     """
     parts = [part if isinstance(part, StepPart) else StepPart(None, (part,)) for part in nodes]
     collection = _Collection(
@@ -93,6 +98,8 @@ def gather(
     )
     collection.run()
     reports = collection.reports()
+    if flight_folder:
+        reports = tuple(_with_flight_records(report, collection.flight, flight_folder) for report in reports)
     return tuple(_ask_slurm(reports, step, client)) if client else reports
 
 
@@ -116,6 +123,7 @@ class _Collection:
         self._reports: dict[str, NodeReport] = {}
         self._complete: set[str] = set()
         self._complaints: list[str] = []
+        self.flight: dict[int, bytes] = {}
 
     def run(self) -> None:
         """Launch; where Slurm could not launch on some nodes, launch again on those that it did not complain of."""
@@ -180,7 +188,10 @@ class _Collection:
 
     def _take(self, message: Message) -> bool:
         """Keep a node's report; True when it is the node's first."""
-        if message.kind != REPORT or message.node not in self._wanted:
+        if message.node not in self._wanted:
+            return False
+        if message.kind != REPORT:
+            self.flight.update([record] if (record := unpack_flight(message)) else [])
             return False
         try:
             report = self._unpacker.unpack(message.payload)
@@ -207,6 +218,21 @@ class _Collection:
         if node not in self._complete:
             return replace(report, problems=(*report.problems, "only its first answer came in time, without stacks"))
         return report
+
+
+def _with_flight_records(report: NodeReport, contents: dict[int, bytes], folder: Path) -> NodeReport:
+    """Dumps that came along are written to the folder; the others stay named by their place on the node."""
+    records = dict(report.flight_records)
+    problems = list(report.problems)
+    for rank in [int(rank) for rank in records if int(rank) in contents]:
+        path = folder / f"rank_{rank}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(contents[rank])
+            records[str(rank)] = str(path)
+        except OSError as error:
+            problems.append(f"flight record of rank {rank}: {error}")
+    return replace(report, flight_records=records, problems=tuple(problems))
 
 
 def _ask_slurm(reports: Sequence[NodeReport], step: StepId, client: SlurmClient) -> Iterable[NodeReport]:

@@ -5,24 +5,25 @@ Order: what cannot hurt or hang first. /proc facts go out at once; stacks, GPU a
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Callable
+from typing import Protocol
 
 from slurm_ncclmon.evidence.assemble import Known, assemble
 from slurm_ncclmon.evidence.bounded import Later, bounded_map
+from slurm_ncclmon.evidence.find import READING_S, find_processes
+from slurm_ncclmon.evidence.flight import Recorder, armed, fresh_dump, read_dump, trigger
 from slurm_ncclmon.evidence.host import HostFacts, host_facts
-from slurm_ncclmon.evidence.listpids import listed_pids
-from slurm_ncclmon.evidence.membership import Candidate, select
 from slurm_ncclmon.evidence.model import NodeReport
-from slurm_ncclmon.evidence.procfs import EMPTY, Look, look, own_pids, read_memory
-from slurm_ncclmon.evidence.roles import roles
+from slurm_ncclmon.evidence.preflight import preflight
+from slurm_ncclmon.evidence.procfs import Look, look
+from slurm_ncclmon.evidence.roles import RANK
 from slurm_ncclmon.evidence.stacks import dump_all, look_again
 from slurm_ncclmon.slurm.step import StepId
 
-_READING_S = 1.5
+_FLIGHT_S = 4.0
+"""PyTorch writes a dump about a second after it is asked to."""
 _RATE_WINDOW_S = 0.5
 
 
@@ -38,56 +39,80 @@ class Ask:
     native: bool = True
     stacks: bool = True
     gpus: bool = True
+    flight: bool = False
+    """Trigger and bring along PyTorch's flight recorder where the job has armed it."""
+    preflight: bool = False
+    """Say what will keep stacks from being taken, even if none are taken now."""
     site_phases: tuple[tuple[str, str], ...] = field(default=())
 
 
-def collect(ask: Ask, emit: Callable[[NodeReport], None]) -> NodeReport:
-    """Look at this node. `emit` gets a first report early; the answer is the last one. Raises nothing for what is merely missing:
-    that is among the report's problems."""
+class Sink(Protocol):
+    """Where what was found goes to, piece by piece."""
+
+    def report(self, report: NodeReport) -> None:
+        """A report; each replaces the one before."""
+
+    def flight_record(self, rank: int, content: bytes) -> None:
+        """A rank's flight recorder dump; before the last report."""
+
+
+def collect(ask: Ask, sink: Sink) -> NodeReport:
+    """Look at this node; a first report goes out early, the last one is also the answer.
+
+    Raises nothing for what is merely missing: that is among the report's problems.
+    """
     begun = time.monotonic()
     deadline = begun + ask.seconds
-    known, tasks, problems = find_processes(ask)
+    found = find_processes(ask.step, ask.node)
+    known = found.known
     stuck = [pid for pid, one in known.items() if in_driver(one.candidate.look)]
-    problems += tuple(f"GPUs: not asked, because process {pid} sleeps in the NVIDIA driver" for pid in stuck[:1])
+    problems = [
+        *found.problems,
+        *(f"GPUs: not asked, because process {pid} sleeps in the NVIDIA driver" for pid in stuck[:1]),
+    ]
     host = Later(lambda: host_facts(ask.gpus and not stuck, ask.seconds / 2))
-    report = NodeReport(node=ask.node, answered=True, wall_s=time.time(), tasks=tasks, problems=problems)
-    emit(_finish(report, known, HostFacts(), ask, begun))
+    report = NodeReport(node=ask.node, answered=True, wall_s=time.time(), tasks=found.tasks, problems=tuple(problems))
+    sink.report(_finish(report, known, HostFacts(), ask, begun))
+    recorders = [one for one in _armed(known) if trigger(one)] if ask.flight else []
     if ask.stacks:
         known = dump_all(known, deadline - min(1.0, ask.seconds / 4), ask.native)
     known = _with_rates(known, begun)
     if ask.stacks and ask.gap_s > 0:
         known = _second_sample(known, begun + ask.gap_s, deadline)
-    return _finish(report, known, host.get(deadline - time.monotonic()) or HostFacts(), ask, begun)
+    report = replace(
+        report,
+        flight_records=_flight_records(recorders, report.wall_s, min(begun + _FLIGHT_S, deadline), sink),
+        problems=(*problems, *(preflight(known) if ask.preflight or _refused(known) else ())),
+    )
+    report = _finish(report, known, host.get(deadline - time.monotonic()) or HostFacts(), ask, begun)
+    sink.report(report)
+    return report
 
 
-def find_processes(ask: Ask) -> tuple[dict[int, Known], tuple[int, ...], tuple[str, ...]]:
-    """The step's processes on this node, its tasks, and sentences on what could not be seen."""
-    listed = Later(lambda: listed_pids(ask.step, ask.node, _READING_S * 2))
-    pids = [pid for pid in own_pids(os.getuid()) if pid != os.getpid()]
-    looks = bounded_map(look, pids, _READING_S)
-    memories = bounded_map(read_memory, looks, _READING_S)
-    candidates = {pid: Candidate(one, memories.get(pid, EMPTY)) for pid, one in looks.items()}
-    from_slurm, trouble = listed.get(_READING_S * 2) or ({}, "Slurm did not answer")
-    members = select(candidates, ask.step, ask.node, from_slurm)
-    who = roles(members, from_slurm)
-    tasks = expected_tasks(members)
-    problems = [
-        f"process {pid}: its memory is locked, environment and command unknown"
-        for pid in members
-        if pid not in memories
-    ]
-    if trouble and not members:
-        problems.append(f"second source of processes: {trouble}")
-    return {pid: Known(members[pid], who[pid]) for pid in members}, tasks, tuple(problems)
+def _armed(known: Mapping[int, Known]) -> list[Recorder]:
+    ranks = (
+        (pid, one.role.rank, one.candidate.memory.environment) for pid, one in known.items() if one.role.kind == RANK
+    )
+    found = (armed(pid, rank, environment) for pid, rank, environment in ranks if rank is not None)
+    return [recorder for recorder in found if recorder]
 
 
-def expected_tasks(members: Mapping[int, Candidate]) -> tuple[int, ...]:
-    """The tasks that Slurm gave this node, as it tells each of them (SLURM_GTIDS)."""
-    for member in members.values():
-        words = member.memory.environment.get("SLURM_GTIDS", "").split(",")
-        if all(word.isdigit() for word in words):
-            return tuple(sorted(map(int, words)))
-    return ()
+def _flight_records(recorders: Sequence[Recorder], since_s: float, deadline: float, sink: Sink) -> dict[str, str]:
+    records = {}
+    for recorder in recorders:
+        path = fresh_dump(recorder, since_s, deadline)
+        if path:
+            records[str(recorder.rank)] = str(path)
+            content = read_dump(path)
+            if content:
+                sink.flight_record(recorder.rank, content)
+    return records
+
+
+def _refused(known: Mapping[int, Known]) -> bool:
+    """Whether a stack was refused for want of permission."""
+    errors = [attempt.error for one in known.values() for attempt in one.dump.attempts]
+    return any("ermission" in error or "os error 13" in error for error in errors)
 
 
 def in_driver(one: Look) -> bool:
@@ -99,7 +124,7 @@ def _with_rates(known: Mapping[int, Known], begun: float) -> dict[int, Known]:
     """CPU and writing rates since the first look, over half a second at least."""
     time.sleep(max(0.0, begun + _RATE_WINDOW_S - time.monotonic()))
     elapsed_s = time.monotonic() - begun
-    later = bounded_map(look, known, _READING_S)
+    later = bounded_map(look, known, READING_S)
     return {pid: replace(one, later=later.get(pid), elapsed_s=elapsed_s) for pid, one in known.items()}
 
 

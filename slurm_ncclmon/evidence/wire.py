@@ -24,7 +24,8 @@ from slurm_ncclmon.errors import EvidenceError
 from slurm_ncclmon.evidence.model import Frame, NodeReport, ProcessReport, Thread
 
 MAGIC = "NCCLMON1"
-REPORT, FILE = "report", "file"
+REPORT, FLIGHT = "report", "flight-"
+"""Kinds of messages; the rank follows FLIGHT."""
 _PIECE = 720
 """Base64 characters a line: with the head well below Slurm's limit of 1 KiB."""
 _LARGEST = 64 << 20
@@ -105,6 +106,17 @@ def _with_threads(process: ProcessReport, threads: list[list[Any]], stacks: list
             for name, tid, active, gil, main, stack in threads
         ),
     )
+
+
+def unpack_flight(message: Message) -> tuple[int, bytes] | None:
+    """Rank and content of a flight recorder dump; None when the message is something else."""
+    rank = message.kind.removeprefix(FLIGHT)
+    if rank == message.kind or not rank.isdigit():
+        return None
+    try:
+        return int(rank), _inflate(message.payload)
+    except (zlib.error, ValueError):
+        return None
 
 
 def _inflate(payload: bytes) -> bytes:
