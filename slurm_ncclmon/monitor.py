@@ -10,7 +10,7 @@ from typing import Protocol
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
 from slurm_ncclmon.notices import notice
-from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
+from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
 from slurm_ncclmon.verdict import Advisory, Verdict
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,8 @@ class Senses(Protocol):
     def poll(self) -> Poll: ...
     def step_state(self) -> StepState: ...
     def gather(self, reason: str) -> Evidence: ...
-    def pause_after(self, poll: Poll, suspicious: bool) -> float:
+    def frames(self) -> FramePoll | None: ...
+    def pause_after(self, suspicious: bool) -> float:
         """Seconds until the next poll."""
         ...
 
@@ -95,10 +96,11 @@ class Monitor:
         poll = self._senses.poll()
         if self._clock.ended():
             return False
-        events = self._take(poll) + self._ask_slurm()
+        frames = self._senses.frames()
+        events = (self._take(frames) if frames is not None else []) + self._take(poll) + self._ask_slurm()
         if self._carry_out(events):
             return True
-        return self._rest(self._senses.pause_after(poll, bool(self._open)))
+        return self._rest(self._senses.pause_after(bool(self._open)))
 
     def _rest(self, seconds: float) -> bool:
         """Wait for the next poll, but take evidence as soon as it is there; True when that ended the step."""

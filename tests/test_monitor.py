@@ -62,7 +62,10 @@ class FakeSenses:
         self.gathered.append(reason)
         return Evidence(self.clock.now(), self.clock.wall(), reason, ())
 
-    def pause_after(self, poll: Poll, suspicious: bool) -> float:
+    def frames(self) -> None:
+        return None
+
+    def pause_after(self, suspicious: bool) -> float:
         return 10.0
 
 

@@ -1,0 +1,154 @@
+"""Where the monitor's observations come from: NCCL RAS, the probe's frames, Slurm, and all nodes of the step."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+from slurm_ncclmon.clock import StepClock
+from slurm_ncclmon.config import Settings
+from slurm_ncclmon.errors import OptionError, SlurmError
+from slurm_ncclmon.evidence import fanout
+from slurm_ncclmon.evidence.assemble import Known, ras_addresses
+from slurm_ncclmon.evidence.host import own_addresses
+from slurm_ncclmon.evidence.local import local_ranks
+from slurm_ncclmon.observation import Evidence, FramePoll, Poll, StepState
+from slurm_ncclmon.probe import decode as probe_decode
+from slurm_ncclmon.probe.read import read_folder
+from slurm_ncclmon.ras import client as ras_client
+from slurm_ncclmon.ras import ncclras, pace
+from slurm_ncclmon.ras.client import Address, Answer, Timeouts
+from slurm_ncclmon.ras.mesh import Local, Mesh, Process
+from slurm_ncclmon.ras.safety import Circumstances
+from slurm_ncclmon.slurm.client import RUNNING, SlurmClient, StepPart
+from slurm_ncclmon.slurm.step import StepId
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 60.0
+"""For stacks of all nodes: done well before the watchdogs in the ranks end the job."""
+
+
+class StepSenses:
+    """The senses of one watch; see monitor.Senses."""
+
+    def __init__(self, step: StepId, node: str, settings: Settings, client: SlurmClient, clock: StepClock) -> None:
+        self._step, self._node = step, node
+        self._settings = settings
+        self._client = client
+        self._clock = clock
+        self._fixed = _fixed_address(settings)
+        self._factor = 1.0
+        self._mesh = Mesh(self._ask)
+        self._polls = 0
+        self._troubles = 0
+        self._busy_s = 0.0
+        self._members = 0
+        self._parts: tuple[StepPart, ...] = ()
+        self._frames: Path | None = None
+
+    def poll(self) -> Poll:
+        """Ask RAS once."""
+        self._polls += 1
+        n, t_s, wall_s = self._polls, self._clock.now(), self._clock.wall()
+        if self._settings.ras == "off":
+            return Poll(n, t_s, wall_s, None, "ras=off: NCCL is not asked")
+        ranks = local_ranks(self._step, self._node)
+        if not ranks:
+            return Poll(n, t_s, wall_s, None, f"no process of step {self._step} on {self._node} has loaded NCCL")
+        self._learn(ranks)
+        poll = self._mesh.poll(n, t_s, wall_s, self._local(ranks))
+        self._busy_s = self._clock.now() - t_s
+        self._troubles = 0 if poll.report is not None else self._troubles + 1
+        self._members = len(poll.report.gpus) if poll.report is not None else self._members
+        return poll
+
+    def _learn(self, ranks: tuple[Known, ...]) -> None:
+        """What only the ranks' environment tells."""
+        environment = ranks[0].candidate.memory.environment
+        try:
+            self._factor = max(1.0, float(environment.get("NCCL_RAS_TIMEOUT_FACTOR", "1")))
+        except ValueError:
+            self._factor = 1.0
+        folder = environment.get("NCCLMON_PROBE_DIR")
+        self._frames = Path(folder) if folder else None
+
+    def _local(self, ranks: tuple[Known, ...]) -> Local:
+        youngest = max(rank.candidate.look.stat.started for rank in ranks) / os.sysconf("SC_CLK_TCK")
+        age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - youngest)
+        processes = tuple(process for rank in ranks for process in self._processes(rank))
+        return Local(processes, frozenset(own_addresses()), Circumstances(age_s=age_s))
+
+    def _processes(self, rank: Known) -> list[Process]:
+        look = rank.candidate.look
+        if self._fixed is not None:
+            return [Process(look.pid, look.ns_pid, self._fixed)]
+        found = []
+        for text in ras_addresses(rank.candidate.memory.environment):
+            try:
+                found.append(Process(look.pid, look.ns_pid, Address.parse(text)))
+            except OptionError as error:
+                log.warning("rank with pid %d: NCCL_RAS_ADDR: %s; it is not asked", look.pid, error)
+        return found
+
+    def _ask(self, address: Address, text: bool) -> Answer:
+        timeouts = Timeouts(factor=self._factor)
+        if self._settings.ncclras:
+            return ncclras.ask(Path(self._settings.ncclras), address, timeouts=timeouts, text=text)
+        return ras_client.ask(address, timeouts=timeouts, text=text)
+
+    def frames(self) -> FramePoll | None:
+        """This node's probe frames; None when there are none."""
+        if self._frames is None:
+            return None
+        reading = read_folder(self._frames, os.getuid(), self._node)
+        for problem in reading.problems:
+            _once(problem)
+        if not reading.images:
+            return None
+        return FramePoll(self._clock.now(), probe_decode.decode(reading.images), reading.images)
+
+    def step_state(self) -> StepState:
+        """What Slurm says of the step; `running` when it says nothing, for its silence is no news of the step."""
+        try:
+            return StepState(self._clock.now(), self._client.step_state(self._step))
+        except SlurmError as error:
+            log.warning("%s", error)
+            return StepState(self._clock.now(), RUNNING)
+
+    def gather(self, reason: str) -> Evidence:
+        """Stacks and facts from all nodes of the step."""
+        began = self._clock.now()
+        try:
+            self._parts = self._parts or self._client.step_parts(self._step)
+        except SlurmError as error:
+            log.warning("the step's nodes are not known, so only this one is looked at: %s", error)
+        parts = self._parts or (StepPart(None, (self._node,)),)
+        deadline = min(GATHER_S, max(10.0, self._settings.confirm / 2))
+        nodes = fanout.gather(self._step, parts, deadline, client=self._client)
+        answered = sum(node.answered for node in nodes)
+        log.info("evidence from %d of %d nodes in %.1f s", answered, len(nodes), self._clock.now() - began)
+        return Evidence(self._clock.now(), self._clock.wall(), reason, nodes)
+
+    def pause_after(self, suspicious: bool) -> float:
+        """Seconds until the next poll."""
+        return pace.interval(self._settings.interval, self._members, self._busy_s, suspicious, self._troubles)
+
+    def finish(self) -> None:
+        """Remove what the probe left in memory on this node; its processes are gone."""
+        if self._frames is not None and self._frames.parent == Path("/dev/shm") and not self._frames.is_symlink():  # noqa: S108
+            shutil.rmtree(self._frames, ignore_errors=True)
+
+
+def _fixed_address(settings: Settings) -> Address | None:
+    return None if settings.ras in ("on", "off") else Address.parse(settings.ras)
+
+
+@functools.lru_cache(maxsize=1000)
+def _once(problem: str) -> None:
+    """One line in the log for each different problem."""
+    log.warning("%s", problem)
