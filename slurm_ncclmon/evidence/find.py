@@ -30,22 +30,27 @@ class Found:
 def find_processes(step: StepId, node: str) -> Found:
     """Look at all processes of this user; never longer than a few times READING_S."""
     listed = Later(lambda: listed_pids(step, node, READING_S * 2))
-    pids = [pid for pid in own_pids(os.getuid()) if pid != os.getpid()]
-    looks = bounded_map(look, pids, READING_S)
-    memories = bounded_map(read_memory, looks, READING_S)
-    candidates = {pid: Candidate(one, memories.get(pid, EMPTY)) for pid, one in looks.items()}
+    candidates = own_processes()
     from_slurm, trouble = listed.get(READING_S * 2) or ({}, "Slurm did not answer")
     members = select(candidates, step, node, from_slurm)
     who = roles(members, from_slurm)
     tasks = expected_tasks(members)
     problems = [
         f"process {pid}: its memory is locked, environment and command unknown"
-        for pid in members
-        if pid not in memories
+        for pid, member in members.items()
+        if member.memory is EMPTY
     ]
     if trouble and not members:
         problems.append(f"second source of processes: {trouble}")
     return Found({pid: Known(members[pid], who[pid]) for pid in members}, tasks, tuple(problems))
+
+
+def own_processes() -> dict[int, Candidate]:
+    """All processes of this user but this one; those that could not be read in time have an EMPTY memory."""
+    pids = [pid for pid in own_pids(os.getuid()) if pid != os.getpid()]
+    looks = bounded_map(look, pids, READING_S)
+    memories = bounded_map(read_memory, looks, READING_S)
+    return {pid: Candidate(one, memories.get(pid, EMPTY)) for pid, one in looks.items()}
 
 
 def expected_tasks(members: Mapping[int, Candidate]) -> tuple[int, ...]:
