@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,12 +65,12 @@ static size_t distance(const char *a, const char *b)
 	return row[width];
 }
 
-/* Keeps `name` as the nearest word so far when at most two edits, and not the whole word, separate it from `word`. */
+/* Keeps `name` as the nearest word so far when one edit for every three of its letters turns `word` into it. */
 static void consider(const char *name, const char *word, const char **nearest, size_t *best)
 {
 	size_t edits = distance(word, name);
 
-	if (edits < *best && edits < strlen(name)) {
+	if (edits < *best && edits * 3 <= strlen(name)) {
 		*best = edits;
 		*nearest = name;
 	}
@@ -78,7 +79,7 @@ static void consider(const char *name, const char *word, const char **nearest, s
 static const char *nearest_key(const char *word)
 {
 	const char *nearest = NULL;
-	size_t best = 3, i;
+	size_t best = SIZE_MAX, i;
 
 	for (i = 0; i < KEY_COUNT; i++)
 		consider(keys[i].name, word, &nearest, &best);
@@ -88,7 +89,7 @@ static const char *nearest_key(const char *word)
 static const char *nearest_mode_or_key(const char *word)
 {
 	const char *nearest = NULL;
-	size_t best = 3, i;
+	size_t best = SIZE_MAX, i;
 
 	for (i = 1; i < MODE_COUNT; i++)
 		consider(modes[i].name, word, &nearest, &best);
