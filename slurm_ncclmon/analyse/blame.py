@@ -1,0 +1,443 @@
+"""From a cause to a verdict in the making, by counts and status alone: kind, culprits and why, alternatives, confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_ncclmon.analyse.causes import Cause
+from slurm_ncclmon.analyse.draft import Draft
+from slurm_ncclmon.analyse.graph import Numbers
+from slurm_ncclmon.analyse.names import Names
+from slurm_ncclmon.analyse.wording import RESULTS, comm_phrase, counted, more, ranks_phrase, verb
+from slurm_ncclmon.detect.stuck import Stuck
+from slurm_ncclmon.durations import format_duration
+from slurm_ncclmon.ras.report import ABORTED, DEAD, OPERATIONS
+from slurm_ncclmon.verdict import FrozenComm
+
+EXTRA_SHARE = 1 / 3
+"""At most so many of a communicator ahead of all others, who wait nowhere: the few called something extra. Between this and a
+half nothing speaks for either side: those behind are named, and the other reading stands beside."""
+MOST_LISTED = 256
+"""Communicators of one incident that are listed one by one."""
+_ORDER = ("dead", "missing", "async_error", "aborted", "exited_early", "not_entered")
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The named members, and what makes them culprits."""
+
+    kind: str
+    rows: Numbers
+    whys: tuple[str, ...]
+    confidence: float
+    evidence: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
+    not_decidable: tuple[str, ...] = ()
+    since: float = -np.inf
+    """The kind's own condition holds since then."""
+    operation: str | None = None
+    round: int | None = None
+
+
+def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
+    """What counts and status say of `cause`."""
+    layout = stuck.history.layout
+    if cause.sort == "processes":
+        blame = _processes(stuck, cause, names)
+    elif cause.sort == "cycle":
+        blame = _cycle(stuck, cause, names)
+    else:
+        blame = _failed(stuck, cause, names) if _errors(stuck, cause.own) else _diverged(stuck, cause, names)
+    processes = layout.process[blame.rows]
+    hosts = tuple(sorted({names.host(int(process)) for process in processes}))
+    return Draft(
+        kind=blame.kind,
+        comm=names.reference(cause.own),
+        operation=blame.operation,
+        round=blame.round,
+        culprits=tuple(names.culprit(int(row), why) for row, why in zip(blame.rows, blame.whys)),
+        confidence=0.3 if cause.scattered else blame.confidence,
+        frozen_s=stuck.frozen_s(cause.own),
+        clock_s=min(stuck.clock_s(cause.own), stuck.now - blame.since),
+        evidence=(*blame.evidence, *_held_up(cause, len(processes)), *_scattered(cause)),
+        keys=frozenset(layout.comms[comm] for comm in cause.comms),
+        processes=frozenset(processes.tolist()),
+        alternatives=blame.alternatives,
+        not_decidable=blame.not_decidable,
+        victims=len(np.setdiff1d(cause.members, processes)),
+        frozen=tuple(_frozen(stuck, int(comm), names) for comm in cause.comms[:MOST_LISTED]),
+        pause=(layout.comms[cause.own], hosts),
+    )
+
+
+def _held_up(cause: Cause, culprits: int) -> tuple[str, ...]:
+    others = len(cause.comms) - 1
+    if not others:
+        return ()
+    return (
+        f"{others} more {verb(others, 'communicator stands', 'communicators stand')} still only because of this:"
+        f" followed from rank to rank, all waiting ends there.",
+    )
+
+
+def _scattered(cause: Cause) -> tuple[str, ...]:
+    if not cause.scattered:
+        return ()
+    return (
+        f"{len(cause.processes)} ranks in unrelated communicators stopped at once; look for what they share"
+        " (storage, network, a power or clock limit) rather than at each of them.",
+    )
+
+
+def _frozen(stuck: Stuck, comm: int, names: Names) -> FrozenComm:
+    layout = stuck.history.layout
+    reference = names.reference(comm)
+    awaited, waiting = stuck.rows_of(comm, stuck.awaited), stuck.rows_of(comm, stuck.waiting)
+    return FrozenComm(
+        hash=reference.hash,
+        size=reference.size,
+        role=reference.role,
+        operation=next_operation(stuck, comm)[0],
+        frozen_for_s=round(stuck.frozen_s(comm), 3),
+        waiting=tuple(layout.rank[waiting].tolist()),
+        awaited=tuple(layout.rank[awaited].tolist()),
+    )
+
+
+def next_operation(stuck: Stuck, comm: int) -> tuple[str | None, int | None]:
+    """Name and number (from 1, over all operations) of the collective that did not complete; the name is None where those ahead
+    launched several sorts. Nobody waits for ranks that are gone at a number known for sure, for they may have launched more
+    than they told: there it is the oldest that a running member is in."""
+    counts, shape = stuck.history.members.counts, stuck.shape
+    awaited, waiting = stuck.rows_of(comm, stuck.awaited), stuck.rows_of(comm, stuck.waiting)
+    if not len(waiting):
+        return None, None
+    running = awaited[shape.running[awaited] | shape.left[awaited]]
+    ahead = waiting[np.argmin(shape.total[waiting])]
+    behind = counts[running[0]] if len(running) else np.zeros(5, np.uint64)
+    differs = np.flatnonzero(counts[ahead] > behind)
+    number = int(shape.total[running[0]]) + 1 if len(running) else int(shape.total[ahead])
+    return OPERATIONS[differs[0]] if len(differs) == 1 else None, number
+
+
+# -- processes that wait for nobody
+
+
+def _processes(stuck: Stuck, cause: Cause, names: Names) -> Blame:
+    rows = _rows_of_processes(stuck, cause)
+    kinds = np.array([_kind(stuck, int(row)) for row in rows])
+    kind = min(set(kinds.tolist()), key=_ORDER.index)
+    others = rows[kinds != kind]
+    rows = rows[kinds == kind]
+    if kind in ("not_entered", "exited_early") and _few_ahead(stuck, cause, rows):
+        return _extra(stuck, cause, names, rows)
+    make = {"dead": _gone, "missing": _gone, "async_error": _gone}.get(kind, _behind)
+    blame = make(stuck, cause, names, rows, kind)
+    if not len(others):
+        return blame
+    late = f"{ranks_phrase(names.shown(others)).capitalize()} did not come either, most likely because of it."
+    return Blame(**{**vars(blame), "evidence": (*blame.evidence, late)})
+
+
+def _rows_of_processes(stuck: Stuck, cause: Cause) -> Numbers:
+    """One row for each culprit: in the incident's own communicator where it is missed there, else where it is missed at all."""
+    layout = stuck.history.layout
+    found: dict[int, int] = {}
+    wanted = set(cause.processes.tolist())
+    for comm in cause.comms:
+        for row in stuck.rows_of(int(comm), stuck.awaited).tolist():
+            process = int(layout.process[row])
+            if process in wanted:
+                found.setdefault(process, row)
+        if len(found) == len(wanted):
+            break
+    return np.array(sorted(found.values()), np.int64)
+
+
+def _kind(stuck: Stuck, row: int) -> str:
+    flags = int(stuck.history.members.flags[row])
+    if stuck.shape.gone[row]:
+        return "dead" if flags & DEAD else "missing"
+    if stuck.failed[row]:
+        return "async_error"
+    if stuck.shape.left[row]:
+        return "aborted" if flags & ABORTED else "exited_early"
+    return "not_entered"
+
+
+def _few_ahead(stuck: Stuck, cause: Cause, rows: Numbers) -> bool:
+    """Whether those ahead are so few, and those behind missed nowhere else, that the few rather called something extra."""
+    size, ahead = int(stuck.history.layout.size[cause.own]), len(stuck.rows_of(cause.own, stuck.waiting))
+    return size > 2 and ahead <= size * EXTRA_SHARE and not _missed_elsewhere(stuck, cause, rows)
+
+
+def _missed_elsewhere(stuck: Stuck, cause: Cause, rows: Numbers) -> bool:
+    """Whether any of the processes in `rows` is missed in another communicator than the incident's own."""
+    layout = stuck.history.layout
+    process = layout.process[rows]
+    elsewhere = (int(comm) for comm in cause.comms if comm != cause.own)
+    return any(np.isin(layout.process[stuck.rows_of(comm, stuck.awaited)], process).any() for comm in elsewhere)
+
+
+def _extra(stuck: Stuck, cause: Cause, names: Names, behind: Numbers) -> Blame:
+    counts = stuck.history.members.counts
+    ahead = stuck.rows_of(cause.own, stuck.waiting)
+    operation, number = next_operation(stuck, cause.own)
+    extra = more(counts[ahead[0]], counts[behind[0]])
+    comm = comm_phrase(names.reference(cause.own))
+    who = ranks_phrase(names.shown(ahead))
+    left = bool(stuck.shape.left[behind].all())
+    rest = f"the other {len(behind)} ranks, who {'have left' if left else 'wait for nobody'}"
+    return Blame(
+        kind="extra_op",
+        rows=ahead,
+        whys=(f"ahead by {extra} of {rest}: most likely a call that only this rank made",) * len(ahead),
+        confidence=0.6,
+        evidence=(
+            f"On {comm} {who} {verb(len(ahead), 'is', 'are')} {extra} ahead of {rest}.",
+            f"Those behind have launched {counted(counts[behind[0]])}; nothing has moved for"
+            f" {format_duration(stuck.frozen_s(cause.own))}.",
+        ),
+        alternatives=(
+            f"{ranks_phrase(names.shown(behind)).capitalize()} did not enter {operation or 'the collective'}"
+            f" that {who} rightly called: look at what those behind do (their stacks).",
+        ),
+        not_decidable=("From counts alone: which of the two groups is wrong.",),
+        operation=operation,
+        round=number,
+    )
+
+
+def _behind(stuck: Stuck, cause: Cause, names: Names, rows: Numbers, kind: str) -> Blame:
+    """Ranks that did not enter, left early or aborted."""
+    layout, members, shape = stuck.history.layout, stuck.history.members, stuck.shape
+    ahead = stuck.rows_of(cause.own, stuck.waiting)
+    size = int(layout.size[cause.own])
+    operation, number = next_operation(stuck, cause.own)
+    what = operation or "the next collective"
+    leader = ahead[np.argmin(shape.total[ahead])]
+    comm = comm_phrase(names.reference(cause.own))
+    deed = {
+        "not_entered": f"has launched {{own}} and not the {what} in which {len(ahead)} of {size} ranks wait;"
+        " it waits in no communicator itself",
+        "exited_early": f"left the communicator after {{own}}, before the {what} in which {len(ahead)} of {size} ranks wait",
+        "aborted": f"aborted the communicator after {{own}}, before the {what} in which {len(ahead)} of {size} ranks wait",
+    }[kind]
+    missed = stuck.rows_of(cause.own, stuck.awaited)
+    victims = np.setdiff1d(layout.process[missed], layout.process[rows])
+    lone = kind == "not_entered" and not _missed_elsewhere(stuck, cause, rows)
+    confidence, alternatives, undecided = _sides(names, rows, ahead, size, what) if lone else (0.9, (), ())
+    facts = [
+        f"On {comm} {ranks_phrase(names.shown(ahead))} {verb(len(ahead), 'has', 'have')} launched"
+        f" {counted(members.counts[leader])}; {ranks_phrase(names.shown(rows))}"
+        f" {verb(len(rows), 'is', 'are')} behind by {more(members.counts[leader], members.counts[rows[0]])}.",
+        f"No member of it has launched anything for {format_duration(stuck.frozen_s(cause.own))}, and those who wait"
+        f" have launched nothing on any communicator for {format_duration(stuck.clock_s(cause.own))}.",
+    ]
+    if len(victims):
+        facts.append(f"{len(victims)} more ranks did not enter it because they wait elsewhere themselves.")
+    return Blame(
+        kind=kind,
+        rows=rows,
+        whys=tuple(deed.format(own=counted(members.counts[row])) for row in rows),
+        confidence=confidence,
+        evidence=tuple(facts),
+        alternatives=alternatives,
+        not_decidable=undecided,
+        since=float(members.away_since[rows].max()) if kind in ("exited_early", "aborted") else -np.inf,
+        operation=operation,
+        round=number,
+    )
+
+
+def _sides(
+    names: Names, rows: Numbers, ahead: Numbers, size: int, what: str
+) -> tuple[float, tuple[str, ...], tuple[str, ...]]:
+    """Confidence, alternatives and what is open, by how a communicator splits that alone shows who is behind."""
+    who, whose = ranks_phrase(names.shown(ahead)), ranks_phrase(names.shown(rows))
+    other = f"{who.capitalize()} called {what} extra, and {whose} rightly did not."
+    if len(rows) * 2 < size:
+        return 0.9, (), ()
+    even = len(rows) * 2 == size
+    open_ = f"From counts alone: whether {whose} skipped {what}, or {who} called it extra; the stacks of {whose} tell."
+    return (0.6 if even else 0.5), (other,), (open_,)
+
+
+def _gone(stuck: Stuck, cause: Cause, names: Names, rows: Numbers, kind: str) -> Blame:
+    """Ranks whose process is dead or does not answer, and ranks that report an error while others wait for them."""
+    members, size = stuck.history.members, int(stuck.history.layout.size[cause.own])
+    operation, number = next_operation(stuck, cause.own)
+    comm = comm_phrase(names.reference(cause.own))
+    since = float(members.away_since[rows].max())
+    for_s = format_duration(stuck.now - since)
+    waiting = stuck.rows_of(cause.own, stuck.waiting)
+    if kind == "async_error":
+        whys = tuple(f"NCCL reports on it: {error_text(stuck, int(row))}; others wait for it" for row in rows)
+        since = float(members.error_since[rows].max())
+    elif kind == "dead":
+        whys = (
+            f"its process is dead: no answer for {for_s}, and NCCL has given it up; {len(waiting)} ranks wait for it",
+        ) * len(rows)
+    else:
+        whys = (f"its process has not answered for {for_s}; {len(waiting)} ranks wait for it",) * len(rows)
+    behind = bool((stuck.shape.total[rows] < stuck.shape.highest[cause.own]).all())
+    majority = len(rows) * 2 > size
+    open_: tuple[str, ...] = ()
+    if kind == "missing":
+        open_ = ("From RAS alone: whether the process is dead, stopped or its node is cut off.",)
+    elif kind == "dead":
+        open_ = (
+            "From RAS alone: whether it was killed, crashed, ended by itself, or has been stopped for over a minute.",
+        )
+    return Blame(
+        kind=kind,
+        rows=rows,
+        whys=whys,
+        confidence=0.5 if majority else 0.95 if behind else 0.8,
+        evidence=(
+            f"On {comm} {ranks_phrase(names.shown(rows))} {verb(len(rows), 'does', 'do')} not answer;"
+            f" {ranks_phrase(names.shown(waiting))} {verb(len(waiting), 'has', 'have')} launched"
+            f" {counted(members.counts[waiting[0]])} and nothing more for {format_duration(stuck.frozen_s(cause.own))}.",
+        )
+        if kind != "async_error"
+        else (f"On {comm}: {whys[0]}.",),
+        not_decidable=open_,
+        since=since,
+        operation=operation,
+        round=number,
+    )
+
+
+# -- everybody inside
+
+
+def error_text(stuck: Stuck, row: int) -> str:
+    """The asynchronous error of a member in words."""
+    code = int(stuck.history.members.async_error[row])
+    return RESULTS.get(code, f"error {code}")
+
+
+def _errors(stuck: Stuck, comm: int) -> bool:
+    return bool(stuck.failed[stuck.history.layout.rows(comm)].any())
+
+
+def _failed(stuck: Stuck, cause: Cause, names: Names) -> Blame:
+    """An asynchronous error with nobody behind. A rank's own error comes before one that it only heard of (remote error)."""
+    members = stuck.history.members
+    rows = stuck.rows_of(cause.own, stuck.failed)
+    own = rows[members.async_error[rows] != 6]
+    named = own if len(own) else rows
+    size = int(stuck.history.layout.size[cause.own])
+    who = ranks_phrase(names.shown(rows))
+    most = len(named) * 2 > size
+    return Blame(
+        kind="async_error",
+        rows=named,
+        whys=tuple(f"NCCL reports on it: {error_text(stuck, int(row))}" for row in named),
+        confidence=0.4 if most else 0.8,
+        evidence=(
+            f"On {comm_phrase(names.reference(cause.own))} {who} {verb(len(rows), 'reports', 'report')} an error"
+            f" ({error_text(stuck, int(named[0]))}), and nothing has moved for {format_duration(stuck.frozen_s(cause.own))}.",
+        ),
+        not_decidable=("Which link or peer failed, when all that is known is that a remote side did.",)
+        if not len(own)
+        else (),
+        since=float(members.error_since[named].max()),
+    )
+
+
+def _diverged(stuck: Stuck, cause: Cause, names: Names) -> Blame:
+    """Vectors of which neither is a prefix of the other: somebody called another operation."""
+    layout, members = stuck.history.layout, stuck.history.members
+    rows = stuck.rows_of(cause.own, stuck.shape.running)
+    odd, most, tie = _outliers(members.counts[rows])
+    named = rows if tie else rows[odd]
+    usual, other = members.counts[rows[most]], members.counts[rows[np.flatnonzero(odd)[0]]]
+    common = members.counts[rows].min(axis=0)
+    number = int(common.sum()) + 1
+    operation = _first(usual, common)
+    comm = comm_phrase(names.reference(cause.own))
+    side = f"{len(rows) - int(odd.sum())} of {int(layout.size[cause.own])} ranks"
+    why = f"launched {{own}} where {side} launched {counted(usual)}: not the same sequence of operations"
+    if tie:
+        why = "launched {own}, which no shorter or longer run of the others' operations gives"
+    return Blame(
+        kind="inconsistent_op",
+        rows=named,
+        whys=tuple(why.format(own=counted(members.counts[row])) for row in named),
+        confidence=0.5 if tie else 0.9,
+        evidence=(
+            f"On {comm} the operations themselves differ: {counted(usual)} on {side}, {counted(other)} on"
+            f" {ranks_phrase(names.shown(rows[odd]))}. Ranks that call the same operations can only differ by how many.",
+            f"All of them have stood still for {format_duration(stuck.clock_s(cause.own))}.",
+        ),
+        alternatives=("Either side may be the one that called the wrong operation.",) if tie else (),
+        not_decidable=("From counts alone: which of two equally large groups is wrong.",) if tie else (),
+        operation=operation,
+        round=number,
+    )
+
+
+def _first(vector: NDArray[np.uint64], common: NDArray[np.uint64]) -> str | None:
+    differs = np.flatnonzero(vector > common)
+    return OPERATIONS[differs[0]] if len(differs) == 1 else None
+
+
+def _outliers(vectors: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], int, bool]:
+    """Mask of the vectors that are not comparable with the one that most are comparable with; its index; whether both sides are
+    equally large."""
+    distinct, index, inverse, number = np.unique(
+        vectors, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    inverse = inverse.reshape(-1)
+    below = (distinct[:, None, :] <= distinct[None, :, :]).all(axis=2)
+    comparable = below | below.T
+    support = comparable @ number
+    most = int(np.lexsort((number, support))[-1])
+    odd = ~comparable[most][inverse]
+    return odd, int(index[most]), int(odd.sum()) * 2 == len(vectors)
+
+
+def _cycle(stuck: Stuck, cause: Cause, names: Names) -> Blame:
+    """Communicators that wait for each other."""
+    layout = stuck.history.layout
+    ring = set(_cycle_comms(stuck, cause).tolist())
+    rows, whys = [], []
+    for process in cause.processes.tolist():
+        waits = [c for c in ring if process in layout.process[stuck.rows_of(c, stuck.waiting)]]
+        missed = [c for c in ring if process in layout.process[stuck.rows_of(c, stuck.awaited)]]
+        row = stuck.rows_of(missed[0], stuck.awaited)
+        rows.append(int(row[layout.process[row] == process][0]))
+        whys.append(f"waits in {_hashes(layout.comms, waits)} and is missed in {_hashes(layout.comms, missed)}")
+    return Blame(
+        kind="wrong_order",
+        rows=np.array(rows, np.int64),
+        whys=tuple(whys),
+        confidence=0.8,
+        evidence=(
+            f"{len(ring)} communicators wait for each other in a circle: {_hashes(layout.comms, sorted(ring))}."
+            " Their members entered them in different order.",
+        ),
+        not_decidable=("Which order the program meant.",),
+    )
+
+
+def _cycle_comms(stuck: Stuck, cause: Cause) -> Numbers:
+    layout = stuck.history.layout
+    return np.array(
+        [
+            comm
+            for comm in cause.comms
+            if np.isin(layout.process[stuck.rows_of(int(comm), stuck.awaited)], cause.processes).any()
+            and np.isin(layout.process[stuck.rows_of(int(comm), stuck.waiting)], cause.processes).any()
+        ],
+        np.int64,
+    )
+
+
+def _hashes(comms: Sequence[object], numbers: Sequence[int]) -> str:
+    return ", ".join(str(comms[number]) for number in numbers)

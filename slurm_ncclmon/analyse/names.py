@@ -1,0 +1,75 @@
+"""Who is who: the job's ranks, nodes and roles of communicators behind RAS's addresses and pids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from slurm_ncclmon.analyse.facts import Facts
+from slurm_ncclmon.detect.layout import Layout
+from slurm_ncclmon.verdict import CommunicatorRef, Culprit
+
+
+class Names:
+    """Names for the rows and processes of one layout, with what evidence has told of them."""
+
+    def __init__(self, layout: Layout, facts: Facts) -> None:
+        self._layout = layout
+        self._facts = facts
+        here = np.unique(layout.process)
+        self._processes = len(here)
+        world = np.flatnonzero(layout.size == len(here))
+        self._world_rank = np.full(len(layout.processes.gpus), -1)
+        if len(world):
+            rows = layout.rows(int(world[0]))
+            self._world_rank[layout.process[rows]] = layout.rank[rows]
+        self._hosts = np.array(layout.processes.hosts, np.int64)
+        self._one_host = len(np.unique(self._hosts[here])) < 2
+
+    def global_rank(self, process: int) -> int | None:
+        """The job's rank: as the process itself was told, else its rank in the communicator of all."""
+        told = self._facts.of(process)
+        if told is not None and told.report.rank is not None:
+            return told.report.rank
+        rank = int(self._world_rank[process])
+        return rank if rank >= 0 else None
+
+    def host(self, process: int) -> str:
+        """The Slurm node, else the address that RAS knows."""
+        told = self._facts.of(process)
+        return self._layout.processes.gpus[process].host if told is None else told.node
+
+    def culprit(self, row: int, why: str) -> Culprit:
+        """The member in `row`, named because of `why`."""
+        process = int(self._layout.process[row])
+        gpu = self._layout.processes.gpus[process]
+        return Culprit(
+            rank=int(self._layout.rank[row]),
+            global_rank=self.global_rank(process),
+            host=self.host(process),
+            pid=gpu.pid,
+            cuda_dev=gpu.cuda_dev if gpu.cuda_dev >= 0 else None,
+            why=why,
+        )
+
+    def shown(self, rows: Iterable[int]) -> list[int]:
+        """Ranks as the job's owner knows them, ascending."""
+        ranks = [(self.global_rank(int(self._layout.process[row])), int(self._layout.rank[row])) for row in rows]
+        return sorted(rank if known is None else known for known, rank in ranks)
+
+    def reference(self, comm: int) -> CommunicatorRef:
+        """What a verdict says of communicator number `comm`."""
+        key = self._layout.comms[comm]
+        return CommunicatorRef(key.hash, key.secondary, int(self._layout.size[comm]), self.role(comm))
+
+    def role(self, comm: int) -> str | None:
+        """A guess by shape: all processes are the world; one node's are tensor-parallel; ranks at equal distance over several
+        nodes data-parallel. None where the job has only one node, and so shows no difference."""
+        size = int(self._layout.size[comm])
+        if size == self._processes:
+            return "world"
+        if self._one_host or size < 2:
+            return None
+        hosts = self._hosts[self._layout.process[self._layout.rows(comm)]]
+        return "tp" if (hosts == hosts[0]).all() else "dp"
