@@ -215,6 +215,7 @@ class Fault:
     hangs: bool  # the job never goes on by itself
     everyone: bool = False  # strikes all ranks whatever --rank says
     repeats: bool = False  # in every step from --step on
+    collective: bool = False  # is about a collective, which pp has none of
 
 
 FAULTS = {
@@ -224,14 +225,14 @@ FAULTS = {
     "swallowed": Fault(swallowed, hangs=True),
     "killed": Fault(killed, hangs=True),
     "stopped": Fault(stopped, hangs=True),
-    "wrong_op": Fault(wrong_op, hangs=True),
-    "wrong_size": Fault(wrong_size, hangs=True),
-    "extra_op": Fault(extra_op, hangs=True),
-    "wrong_order": Fault(wrong_order, hangs=True),
+    "wrong_op": Fault(wrong_op, hangs=True, collective=True),
+    "wrong_size": Fault(wrong_size, hangs=True, collective=True),
+    "extra_op": Fault(extra_op, hangs=True, collective=True),
+    "wrong_order": Fault(wrong_order, hangs=True, collective=True),
     "destroyed": Fault(destroyed, hangs=True),
     "aborted": Fault(aborted, hangs=True),
     "async_error": Fault(async_error, hangs=True),
-    "symmetric": Fault(symmetric, hangs=True, everyone=True),
+    "symmetric": Fault(symmetric, hangs=True, everyone=True, collective=True),
     "init_stall": Fault(init_stall, hangs=True),
     "checkpoint": Fault(checkpoint, hangs=False),
     "compile": Fault(compiling, hangs=False),

@@ -107,7 +107,7 @@ class Library:
         record = ctypes.create_string_buffer(self.layout.sizes["rri"])
         family = struct.pack("<H", socket.AF_INET) + bytes(2) + socket.inet_aton(peer.address) + bytes(8)
         offset = self.layout.fields["rri.addr"][0]
-        record[offset : offset + len(family)] = family
+        ctypes.memmove(ctypes.addressof(record) + offset, family, len(family))
         self.put(record, "rri.pid", peer.pid)
         for name in ("cudaDev", "nvmlDev"):
             self.put(record, f"rri.{name}", peer.device)

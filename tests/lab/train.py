@@ -48,6 +48,8 @@ class Training:
         self.kinds = [kind for kind in KINDS if kind in self.layout and kind in options.groups]
         if options.fault != "none" and options.group not in [*self.kinds, "late"]:
             raise SystemExit(f"train.py: no group {options.group!r} in this job; it has {', '.join(self.kinds)}")
+        if options.group == "pp" and self.fault.collective:
+            raise SystemExit(f"train.py: {options.fault} needs a group with collectives; pp sends and receives")
         everyone = self.fault.everyone or options.rank == "all"
         self.culprits = list(range(self.me.world_size)) if everyone else [int(r) for r in options.rank.split(",")]
         self.shared = SharedFile(self.folder / "shared")
@@ -113,13 +115,12 @@ class Training:
 
     def forward(self, step: int) -> None:
         pipeline = self.world.groups.get(self.own("pp"))
+        self.struck(step, "pp")
         if pipeline and pipeline.rank > 0:
-            if not self.struck(step, "pp"):
-                dist.recv(self.world, pipeline, pipeline.rank - 1)
+            dist.recv(self.world, pipeline, pipeline.rank - 1)
         self.tensor_parallel(step, first=True)
         if pipeline and pipeline.rank < len(pipeline.ranks) - 1:
-            if not (pipeline.rank == 0 and self.struck(step, "pp")):
-                dist.send(self.world, pipeline, pipeline.rank + 1)
+            dist.send(self.world, pipeline, pipeline.rank + 1)
 
     def backward(self, step: int) -> None:
         pipeline = self.world.groups.get(self.own("pp"))
@@ -146,9 +147,8 @@ class Training:
     def clip_gradients(self, step: int) -> None:
         """The norm of all gradients: one all-reduce over the world, and the place where late groups are made."""
         world = self.world.groups.get("world")
-        if world:
-            if not self.struck(step, "world"):
-                dist.all_reduce(self.world, self.options.bytes, world)
+        if world and not self.struck(step, "world"):
+            dist.all_reduce(self.world, self.options.bytes, world)
         if self.options.group == "late" and step == self.options.step:
             everyone = list(range(self.me.world_size))
             self.strike(step, "late", "late", everyone)
