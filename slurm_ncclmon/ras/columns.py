@@ -20,6 +20,7 @@ class Gpus:
 
     known: list[Gpu] = field(default_factory=list)
     numbers: dict[Gpu, int] = field(default_factory=dict)
+    _last: tuple[list[int], tuple[Gpu, ...]] = ([], ())
 
     def number(self, gpu: Gpu) -> int:
         """The number of `gpu`, a new one for a new one."""
@@ -28,6 +29,12 @@ class Gpus:
             found = self.numbers[gpu] = len(self.known)
             self.known.append(gpu)
         return found
+
+    def listed(self, numbers: list[int]) -> tuple[Gpu, ...]:
+        """What the numbers stand for; the same object as before where they are the same."""
+        if numbers != self._last[0]:
+            self._last = (numbers, tuple(self.known[number] for number in numbers))
+        return self._last[1]
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ def _report(
         init_state=rows.init_state,
         async_error=rows.async_error,
         flags=rows.flags,
-        gpus=tuple(gpus.known[g] for g in used),
+        gpus=gpus.listed(used),
         problems=tuple(problems),
         coherent=all(problem.kind not in kind.CONTRADICTIONS for problem in problems),
     )

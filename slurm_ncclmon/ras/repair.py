@@ -12,6 +12,7 @@ from slurm_ncclmon.ras.report import Problem
 
 _NO_COMMA = re.compile(r'("nvml_dev": -?[0-9]+)(\s*\n\s*"status")')
 """NCCL 2.28.7 and 2.28.9 forget this comma in `missing_ranks`."""
+COMMAS = (kind.REPAIRED, "commas that NCCL 2.28.7 to 2.28.9 forgets were put in")
 _COMMUNICATOR = re.compile(r'\{\s*"hash"\s*:')
 _HEAD = re.compile(r'"(nccl_version|timestamp)"\s*:\s*"([^"\\]{0,100})"|"(communicators_count)"\s*:\s*([0-9]{1,9})')
 _STATISTICS = re.compile(r'\]\s*,\s*"ras"\s*:\s*')
@@ -29,9 +30,8 @@ def load(text: str) -> tuple[Any, list[Problem]]:
         pass
     mended = _NO_COMMA.sub(r"\1,\2", text)
     if mended != text:
-        problem = Problem(kind.REPAIRED, "commas that NCCL 2.28.7 to 2.28.9 forgets were put in")
         try:
-            return json.loads(mended), [problem]
+            return json.loads(mended), [Problem(*COMMAS)]
         except (ValueError, RecursionError):
             pass
     return _salvage(mended)
