@@ -63,7 +63,7 @@ struct ncclmon_op {
 	uint32_t position;   /* among all operations of this rank in the communicator, from 1; 0 = no operation */
 	uint32_t round;      /* among its collectives (or sends, or receives), from 1: the same on all ranks of a collective */
 	uint64_t count;      /* elements */
-	uint64_t enqueued_ns;
+	uint64_t enqueued_ns; /* clock of a few milliseconds' resolution */
 	uint64_t started_ns; /* first channel's kernel seen to run (without kernel events: first proxy operation in progress) */
 	uint64_t ended_ns;   /* last channel's kernel seen to end */
 	uint32_t device_64ns; /* by the GPU's own timer, first start to last stop, in units of 64 ns, saturating */
@@ -85,6 +85,14 @@ struct ncclmon_op {
 struct ncclmon_channel {
 	uint64_t send;
 	uint64_t recv;
+};
+
+/* One direction of all channels together. */
+struct ncclmon_flow {
+	uint64_t moved; /* steps handed to the network, or arrived */
+	uint64_t done;
+	uint64_t bytes;
+	uint64_t last_ns; /* a step was last done; clock of a few milliseconds' resolution */
 };
 
 struct ncclmon_frame {
@@ -120,17 +128,11 @@ struct ncclmon_frame {
 	uint64_t busy_ns; /* some operation had started and not ended */
 	uint64_t idle_ns;
 	uint64_t busy_since_ns; /* 0 = idle */
-	uint64_t kernel_ns;     /* last kernel event */
+	uint64_t kernel_ns;     /* an operation last started or ended */
 
 	/* the network: the proxy thread */
-	uint64_t steps_sent; /* handed to the network */
-	uint64_t send_done;
-	uint64_t send_bytes;
-	uint64_t send_ns; /* last step done, clock of a few milliseconds' resolution */
-	uint64_t steps_arrived;
-	uint64_t recv_done;
-	uint64_t recv_bytes;
-	uint64_t recv_ns;
+	struct ncclmon_flow send;
+	struct ncclmon_flow recv;
 
 	struct ncclmon_op newest;                  /* last enqueued */
 	struct ncclmon_op oldest;                  /* operation `finished + 1`, once enqueued */

@@ -38,7 +38,7 @@ static int init_v6(void **context, uint64_t hash, int *mask, const char *name, i
 static struct member *context_member(void *context)
 {
 	uint64_t handle = (uint64_t)context;
-	struct member *m = handle_kind(handle) == KIND_MEMBER ? handle_member(handle) : NULL;
+	struct member *m = handle_is(handle, KIND_MEMBER) ? handle_member(handle) : NULL;
 
 	return m && bits(handle, 0, 16) == m->generation ? m : NULL;
 }
@@ -48,7 +48,7 @@ static uint64_t start_proxy_op(void *context, const struct nccl_event_descr *des
 {
 	struct member *m;
 
-	if (unlikely(!process || !process->live))
+	if (unlikely(!process || !process->count))
 		return 0;
 	if (unlikely(descr->proxy_op.pid != process->pid)) {
 		__atomic_fetch_add(&process->header->foreign, 1, __ATOMIC_RELAXED);
@@ -95,39 +95,36 @@ static int start_v5(void *context, void **handle, struct nccl_event_descr *descr
 	return 0;
 }
 
+/* The end of an operation's event means that it is enqueued, which its start told. */
 static int stop(void *handle)
 {
-	switch (handle_kind((uint64_t)handle)) {
-	case KIND_STEP: step_stop((uint64_t)handle); break;
-	case KIND_PROXY: proxy_stop((uint64_t)handle); break;
-	case KIND_KERNEL: kernel_stop((uint64_t)handle, 0); break;
-	case KIND_NONE:
-		if (unlikely(handle != NULL))
-			bad_handle();
-		break;
-	default: break; /* an operation's end means that it is enqueued, which its start told */
-	}
+	uint64_t h = (uint64_t)handle;
+
+	if (handle_is(h, KIND_STEP))
+		step_stop(h);
+	else if (handle_is(h, KIND_KERNEL))
+		kernel_stop(h, 0);
+	else if (handle_is(h, KIND_PROXY))
+		proxy_stop(h);
+	else if (handle_is(h, KIND_COUNTED_STEP))
+		counted_step_stop(h);
+	else if (unlikely(h && h >> 56 != HANDLE_TAG))
+		bad_handle();
 	return 0;
 }
 
 static int record(void *handle, int state, union nccl_state_args *args)
 {
-	switch (handle_kind((uint64_t)handle)) {
-	case KIND_STEP: step_state((uint64_t)handle, state, args ? args->proxy_step.bytes : 0); break;
-	case KIND_PROXY:
-		if (state == STATE_PROXY_OP_IN_PROGRESS)
-			proxy_progress((uint64_t)handle);
-		break;
-	case KIND_KERNEL:
-		if (state == STATE_KERNEL_STOP)
-			kernel_stop((uint64_t)handle, args ? args->kernel.gpu_ns : 0);
-		break;
-	case KIND_NONE:
-		if (unlikely(handle != NULL))
-			bad_handle();
-		break;
-	default: break;
-	}
+	uint64_t h = (uint64_t)handle;
+
+	if (handle_is(h, KIND_STEP))
+		step_state(h, state, args);
+	else if (handle_is(h, KIND_KERNEL) && state == STATE_KERNEL_STOP)
+		kernel_stop(h, args ? args->kernel.gpu_ns : 0);
+	else if (handle_is(h, KIND_PROXY) && state == STATE_PROXY_OP_IN_PROGRESS)
+		proxy_progress(h);
+	else if (unlikely(h && h >> 56 != HANDLE_TAG))
+		bad_handle();
 	return 0;
 }
 

@@ -18,44 +18,49 @@
 #define WAYS 8      /* connections of one link in progress at once: a tree has three peers, an all-to-all many */
 #define IN_FLIGHT 16 /* steps of a connection; NCCL has 8 */
 #define NO_PEER 0xfffff
+#define MOST_FRAMES 1024 /* what a handle can tell apart */
 
 #define load(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define store(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 #define grow(p, by) store(p, load(p) + (by)) /* a counter with one writer */
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+#define NOINLINE __attribute__((noinline))
 
-/* An operation in flight. Written by the enqueuing thread until `op.position` is stored, then by the device thread. */
+/* An operation in flight. `op` and `launch` are written by the enqueuing thread, `op.position` last; what the device does with it
+ * is the device thread's, and means this operation once `at` is its position. */
 struct slot {
 	struct ncclmon_op op;
+	uint32_t launch;
+	uint32_t at;
 	uint64_t started, stopped; /* channels */
 	uint64_t gpu_first, gpu_last;
-	uint64_t bytes;
-	uint32_t launch;
 	uint16_t proxies, proxies_stopped;
 	bool done;
 } __attribute__((aligned(128)));
 
-/* A network connection in progress: one peer of one link. Proxy thread only. */
+/* A network connection in progress: one peer of one link. Proxy thread only. One cache line. */
 struct way {
-	uint64_t handle;  /* of the proxy operation, 0 = free */
-	uint64_t waits;   /* 4 bits for each step in flight: what it waits for */
+	uint64_t key;    /* its steps' handles but for the number of the step */
+	uint64_t handle; /* of its proxy operation, 0 = none in progress */
+	uint64_t *link;  /* word in the frame */
+	struct ncclmon_flow *flow;
+	uint8_t wait[IN_FLIGHT]; /* what each step in flight waits for */
 	uint32_t posted, moved, done; /* steps of this operation */
-	uint32_t generation;
-	int32_t last_step;
-};
+	uint16_t last_step;
+	bool several; /* others are in progress on the link */
+} __attribute__((aligned(64)));
 
 /* A communicator's private memory, beside its frame. */
 struct member {
 	struct ncclmon_frame *frame;
+	uint64_t op_handle; /* of its operations, but for the position */
 	bool live, shared, kernel_events;
 	uint16_t generation;
 	uint64_t finalised_ns;
 	uint32_t running; /* device thread: operations started, not finished */
 	uint32_t highest; /* device thread: highest position done */
 	uint64_t idle_since_ns;
-	uint8_t active[LINKS]; /* ways in progress, one bit each */
-	struct way way[LINKS][WAYS];
 	struct slot slot[SLOTS];
 };
 
@@ -68,20 +73,21 @@ struct process {
 	struct ncclmon_header *header;
 	struct ncclmon_frame *frames;
 	uint32_t count;
+	struct way way[MOST_FRAMES][LINKS][WAYS] __attribute__((aligned(512)));
 	struct member member[];
 };
 
 extern struct process *process; /* NULL until the first init; then fixed */
 
 /* Handles: tag 8 | kind 3 | member 10 | 43 bits of its own. */
-enum kind { KIND_NONE, KIND_MEMBER, KIND_OP, KIND_KERNEL, KIND_PROXY, KIND_STEP, KIND_OTHER };
+enum kind { KIND_MEMBER = 1, KIND_OP, KIND_KERNEL, KIND_PROXY, KIND_STEP, KIND_COUNTED_STEP, KIND_OTHER };
 
 #define HANDLE_TAG 0x6eull
 #define HANDLE(kind, member, rest) (HANDLE_TAG << 56 | (uint64_t)(kind) << 53 | (uint64_t)(member) << 43 | (rest))
 
-static inline enum kind handle_kind(uint64_t handle)
+static inline bool handle_is(uint64_t handle, enum kind kind)
 {
-	return handle >> 56 == HANDLE_TAG ? (enum kind)(handle >> 53 & 7) : KIND_NONE;
+	return handle >> 53 == (HANDLE_TAG << 3 | kind);
 }
 
 static inline uint32_t bits(uint64_t value, int low, int width)
@@ -94,7 +100,7 @@ static inline struct member *handle_member(uint64_t handle)
 {
 	uint32_t index = bits(handle, 43, 10);
 
-	if (unlikely(!process || !process->live || index >= process->count))
+	if (unlikely(!process || index >= process->count)) /* none in a forked child */
 		return NULL;
 	return likely(process->member[index].live) ? &process->member[index] : NULL;
 }
@@ -129,7 +135,7 @@ static inline void add_flag(struct ncclmon_frame *frame, uint8_t flag)
 		__atomic_fetch_or(&frame->flags, flag, __ATOMIC_RELAXED);
 }
 
-static inline void bad_handle(void)
+NOINLINE __attribute__((cold, unused)) static void bad_handle(void)
 {
 	if (process && process->live)
 		__atomic_fetch_add(&process->header->bad_handles, 1, __ATOMIC_RELAXED);
@@ -165,13 +171,15 @@ uint64_t kernel_start(struct member *m, uint64_t parent, uint8_t channel, uint64
 void kernel_stop(uint64_t handle, uint64_t gpu_ns);
 void device_started(struct member *m, struct slot *s);
 void device_finished(struct member *m, struct slot *s);
+void device_meets(struct slot *s, uint32_t position);
 
 /* steps.c */
 uint64_t proxy_start(struct member *m, uint64_t parent, const struct nccl_proxy_op *op);
 void proxy_progress(uint64_t handle);
 void proxy_stop(uint64_t handle);
 uint64_t step_start(uint64_t parent, int step);
-void step_state(uint64_t handle, int state, uint64_t bytes);
+void step_state(uint64_t handle, int state, const union nccl_state_args *args);
 void step_stop(uint64_t handle);
+void counted_step_stop(uint64_t handle);
 
 #endif

@@ -14,7 +14,6 @@
 #include "version.h"
 
 #define DEFAULT_FRAMES 128
-#define MOST_FRAMES 1024 /* what a handle can tell apart */
 #define REUSE_AFTER_NS (60ull * 1000000000)
 
 struct process *process;
@@ -193,6 +192,7 @@ static bool clock_is_slow(void)
 
 static bool setup_process(const struct request *request)
 {
+	static long room; /* communicators that the private memory is for */
 	const char *path = getenv("NCCLMON_PROBE_DIR");
 	long count = env_number("NCCLMON_PROBE_COMMS", DEFAULT_FRAMES);
 	struct process *p;
@@ -202,9 +202,12 @@ static bool setup_process(const struct request *request)
 		say(request, "NCCLMON_PROBE_DIR is not set to a folder: no frames");
 		return false;
 	}
-	p = process ? process : map_private(MOST_FRAMES);
+	p = process ? process : map_private((uint32_t)count);
 	if (!p)
 		return false;
+	if (!process)
+		room = count;
+	count = count < room ? count : room;
 	p->header = map_file(path, NCCLMON_HEADER_BYTES + (size_t)count * sizeof(struct ncclmon_frame));
 	if (!p->header) {
 		say(request, "no frames in %s: %s", path, strerror(errno));
@@ -274,7 +277,9 @@ static struct member *new_member(uint64_t hash, const char *name, int nodes, int
 	if (m->frame)
 		store(&m->frame->state, FRAME_FREE);
 	memset(m, 0, sizeof(*m));
+	memset(process->way[member_index(m)], 0, sizeof(process->way[0]));
 	m->generation = generation;
+	m->op_handle = HANDLE(KIND_OP, member_index(m), (uint64_t)(generation & 0x7ff) << 32);
 	m->frame = &process->frames[member_index(m)];
 	m->shared = m == &process->member[0];
 	m->kernel_events = process->mask & EVENT_KERNEL;

@@ -99,6 +99,7 @@ class Operations:
     flags: NDArray[np.uint8]
     """OP_INFERRED: finished because a later one was, without events of its own; OP_SEND, OP_RECV."""
     enqueued_s: NDArray[np.float64]
+    """To about 4 ms."""
     started_s: NDArray[np.float64]
     """First kernel seen to begin. The CPU sees it late by up to a few milliseconds; `device_s` is exact."""
     ended_s: NDArray[np.float64]
@@ -183,7 +184,7 @@ class Frames:
     idle_s: NDArray[np.float64]
     busy_since_s: NDArray[np.float64]
     kernel_s: NDArray[np.float64]
-    """Last kernel event."""
+    """An operation last started or ended."""
     steps_sent: NDArray[np.uint64]
     send_done: NDArray[np.uint64]
     send_bytes: NDArray[np.uint64]

@@ -112,6 +112,16 @@ CHANNEL = np.dtype(
     align=True,
 )
 
+FLOW = np.dtype(
+    [
+        ("moved", "<u8"),
+        ("done", "<u8"),
+        ("bytes", "<u8"),
+        ("last_ns", "<u8"),
+    ],
+    align=True,
+)
+
 FRAME = np.dtype(
     [
         ("magic", "<u4"),
@@ -142,14 +152,8 @@ FRAME = np.dtype(
         ("idle_ns", "<u8"),
         ("busy_since_ns", "<u8"),
         ("kernel_ns", "<u8"),
-        ("steps_sent", "<u8"),
-        ("send_done", "<u8"),
-        ("send_bytes", "<u8"),
-        ("send_ns", "<u8"),
-        ("steps_arrived", "<u8"),
-        ("recv_done", "<u8"),
-        ("recv_bytes", "<u8"),
-        ("recv_ns", "<u8"),
+        ("send", FLOW),
+        ("recv", FLOW),
         ("newest", OP),
         ("oldest", OP),
         ("recent", OP, (4,)),
