@@ -254,6 +254,13 @@ def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:
     assert not processes.belonging_to(cluster.folder)
 
 
+def test_accounting_keeps_the_comment(accounting_user: User) -> None:
+    job = accounting_user.sbatch("exit 5", "--comment=of the user")
+    assert accounting_user.wait_for_state(job) == "FAILED"
+    asked = ["sacct", "-X", "-n", "-P", "-j", str(job), "-o", "state,exitcode,comment"]
+    assert wait_until(lambda: accounting_user.check(asked).strip() == "FAILED|5:0|of the user", what="sacct's record")
+
+
 def test_a_paused_node_does_not_answer_until_it_goes_on(cluster: Cluster, user: User) -> None:
     cluster.pause("n2")
     try:

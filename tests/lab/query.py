@@ -8,14 +8,19 @@ import socket
 from typing import Any
 
 
-def status(address: str, port: int, timeout_s: float = 15.0) -> dict[str, Any]:
-    """The JSON report of the mesh that answers at address:port; OSError if nobody listens, ValueError if it is no JSON."""
+def answer(address: str, port: int, timeout_s: float = 15.0) -> str:
+    """The report as RAS sends it; OSError if nobody listens, ValueError if what comes is no report."""
     with socket.create_connection((address, port), timeout=timeout_s) as client:
         client.sendall(b"CLIENT PROTOCOL 2\nSET FORMAT json\nSTATUS\n")
-        answer = b"".join(iter(lambda: client.recv(65536), b"")).decode()
-    text = answer[answer.index("{") :]
+        text = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    return text[text.index("{") :]
+
+
+def status(address: str, port: int, timeout_s: float = 15.0) -> dict[str, Any]:
+    """The JSON report of the mesh that answers at address:port; OSError and ValueError as of `answer`."""
     # 2.28.7 and 2.28.9 leave out a comma where ranks are missing
-    report: dict[str, Any] = json.loads(re.sub(r'("nvml_dev": -?\d+)(\s*\n\s*"status")', r"\1,\2", text))
+    repaired = re.sub(r'("nvml_dev": -?\d+)(\s*\n\s*"status")', r"\1,\2", answer(address, port, timeout_s))
+    report: dict[str, Any] = json.loads(repaired)
     return report
 
 
