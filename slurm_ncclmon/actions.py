@@ -12,9 +12,9 @@ from typing import Callable, TypeVar
 
 from slurm_ncclmon.clock import StepClock
 from slurm_ncclmon.config import Settings
-from slurm_ncclmon.engine import Engine
 from slurm_ncclmon.errors import NcclmonError
 from slurm_ncclmon.evidence.render import render_stacks
+from slurm_ncclmon.judge import Judge
 from slurm_ncclmon.observation import Observation
 from slurm_ncclmon.recording import Recorder
 from slurm_ncclmon.replay import Tally
@@ -47,10 +47,13 @@ class JobHands:
     def record(self, observation: Observation) -> None:
         """Keep an observation for the report and for replay."""
         self._tally.count(observation)
-        recorder = self._recorder
-        if recorder is not None and _quietly("record", lambda: recorder.write(observation) or True) is None:
+        if self._recorder is None:
+            return
+        try:
+            self._recorder.write(observation)
+        except OSError as error:
             self._recorder = None
-            log.error("recording stopped; the watch goes on, but cannot be replayed past this point")
+            log.error("recording stopped (%s); the watch goes on, but cannot be replayed past this point", error)
 
     def say(self, text: str) -> None:
         """Tell the job's owner, on the job's standard error and in monitor.log."""
@@ -58,16 +61,16 @@ class JobHands:
             log.warning("%s", line)
         _quietly("notify the job", lambda: self._client.notify(self._step.job, f"ncclmon: step {self._step}: {text}"))
 
-    def report(self, engine: Engine) -> Path | None:
+    def report(self, engine: Judge) -> Path | None:
         """Write the report as of now; its path, or None where that failed."""
         return _quietly(f"write the report to {self._folder}", lambda: self._write(engine))
 
-    def _write(self, engine: Engine) -> Path:
+    def _write(self, engine: Judge) -> Path:
         self._tally.wall_s = self._tally.wall_s or self._clock.wall()
         case = self._tally.case(str(self._step), self._settings.mode, engine, self._action, str(self._folder))
         return write_report(self._folder, case, render_report(case, render_stacks))
 
-    def conclude(self, engine: Engine, verdict: Verdict) -> bool:
+    def conclude(self, engine: Judge, verdict: Verdict) -> bool:
         """Report, comment and, if asked for, end the step; True when it was ended."""
         mode = self._mode()
         self._action = _INTENTIONS[mode].format(step=self._step, job=self._step.job)
@@ -97,7 +100,7 @@ class JobHands:
             self._client.cancel_step(self._step)
         return True
 
-    def finish(self, engine: Engine) -> None:
+    def finish(self, engine: Judge) -> None:
         """The step is gone: the last report, or nothing left behind where only findings are kept."""
         if self._settings.keep == "findings" and not engine.verdicts():
             self._recorder = None

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
+from slurm_ncclmon.judge import Judge
 from slurm_ncclmon.notices import notice
 from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
-from slurm_ncclmon.verdict import Advisory, Verdict
+from slurm_ncclmon.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +35,6 @@ class Clock(Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
-class Judge(Protocol):
-    """See engine.Engine."""
-
-    def observe(self, observation: Observation) -> list[Event]: ...
-    def verdicts(self) -> Sequence[Verdict]: ...
-    def advisories(self) -> Sequence[Advisory]: ...
-
-
 class Senses(Protocol):
     """Where observations come from. No method raises for what can go wrong outside: it is in the observation."""
 
@@ -49,6 +42,7 @@ class Senses(Protocol):
     def step_state(self) -> StepState: ...
     def gather(self, reason: str) -> Evidence: ...
     def frames(self) -> FramePoll | None: ...
+    def complaints(self) -> Sequence[str]: ...
     def pause_after(self, suspicious: bool) -> float:
         """Seconds until the next poll."""
         ...
@@ -96,6 +90,8 @@ class Monitor:
         poll = self._senses.poll()
         if self._clock.ended():
             return False
+        for complaint in self._senses.complaints():
+            self._hands.say(complaint)
         frames = self._senses.frames()
         events = (self._take(frames) if frames is not None else []) + self._take(poll) + self._ask_slurm()
         if self._carry_out(events):

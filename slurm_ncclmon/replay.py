@@ -10,6 +10,7 @@ from slurm_ncclmon.config import Settings
 from slurm_ncclmon.engine import Engine
 from slurm_ncclmon.events import Event
 from slurm_ncclmon.evidence.model import NodeReport
+from slurm_ncclmon.judge import Judge
 from slurm_ncclmon.observation import Evidence, Observation, Poll
 from slurm_ncclmon.report.text import Case
 
@@ -33,7 +34,7 @@ class Tally:
             self.nodes = observation.nodes
             self.wall_s = observation.wall_s
 
-    def case(self, step: str, mode: str, engine: Engine, action: str = "", folder: str = "") -> Case:
+    def case(self, step: str, mode: str, engine: Judge, action: str = "", folder: str = "") -> Case:
         """The report's material as of now."""
         return Case(
             step=step,

@@ -16,6 +16,7 @@ from slurm_ncclmon.evidence import fanout
 from slurm_ncclmon.evidence.assemble import Known, ras_addresses
 from slurm_ncclmon.evidence.host import own_addresses
 from slurm_ncclmon.evidence.local import local_ranks
+from slurm_ncclmon.evidence.preflight import preflight
 from slurm_ncclmon.observation import Evidence, FramePoll, Poll, StepState
 from slurm_ncclmon.probe import decode as probe_decode
 from slurm_ncclmon.probe.read import read_folder
@@ -50,6 +51,8 @@ class StepSenses:
         self._members = 0
         self._parts: tuple[StepPart, ...] = ()
         self._frames: Path | None = None
+        self._seen = False
+        self._complaints: list[str] = []
 
     def poll(self) -> Poll:
         """Ask RAS once."""
@@ -60,6 +63,9 @@ class StepSenses:
         ranks = local_ranks(self._step, self._node)
         if not ranks:
             return Poll(n, t_s, wall_s, None, f"no process of step {self._step} on {self._node} has loaded NCCL")
+        if not self._seen:
+            self._seen = True
+            self._complaints += preflight({rank.candidate.pid: rank for rank in ranks})
         self._learn(ranks)
         poll = self._mesh.poll(n, t_s, wall_s, self._local(ranks))
         self._busy_s = self._clock.now() - t_s
@@ -100,6 +106,11 @@ class StepSenses:
         if self._settings.ncclras:
             return ncclras.ask(Path(self._settings.ncclras), address, timeouts=timeouts, text=text)
         return ras_client.ask(address, timeouts=timeouts, text=text)
+
+    def complaints(self) -> list[str]:
+        """What the owner should know before it matters: why stacks would not be had. Each sentence once."""
+        found, self._complaints = self._complaints, []
+        return found
 
     def frames(self) -> FramePoll | None:
         """This node's probe frames; None when there are none."""

@@ -65,6 +65,9 @@ class FakeSenses:
     def frames(self) -> None:
         return None
 
+    def complaints(self) -> list[str]:
+        return ["no stacks: ptrace_scope is 3"] if self.polls == 1 else []
+
     def pause_after(self, suspicious: bool) -> float:
         return 10.0
 
@@ -149,9 +152,10 @@ def test_asks_slurm_about_the_step_only_while_something_is_suspected() -> None:
 
 def test_suspicion_is_told_with_what_will_happen_when() -> None:
     said = watch([[SUSPECTED]], mode="cancel")[2].said
-    assert "did not enter AllReduce" in said[0]
-    assert "0x1f0e" in said[0]
-    assert "step cancelled in 4 min" in said[0]
+    assert said[0] == "no stacks: ptrace_scope is 3"
+    assert "did not enter AllReduce" in said[1]
+    assert "0x1f0e" in said[1]
+    assert "step cancelled in 4 min" in said[1]
 
 
 def test_evidence_goes_to_the_engine_as_soon_as_it_is_there() -> None:

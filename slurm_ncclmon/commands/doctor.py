@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,8 +33,17 @@ def _checks(site: Path) -> Iterator[tuple[str, str]]:
     yield f"site settings {site}{'' if site.exists() else ' (none: defaults)'}", _problem_of_site(site)
     program = pyspy.find_program()
     yield f"py-spy {program}", "" if program else "not found; pip install py-spy beside ncclmon"
-    problems = preflight(os.getpid())
-    yield "stacks of one's own processes", "; ".join(problems)
+    yield "stacks of one's own processes", "; ".join([*preflight({}), *_problem_of_yama()])
+
+
+def _problem_of_yama(path: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> list[str]:
+    """Yama's setting, where the kernel has it."""
+    scope = path.read_text(encoding="ascii").strip() if path.exists() else "0"
+    if scope == "0":
+        return []
+    return [
+        f"{path} is {scope}: the steps of a job cannot look at each other; set it to 0, or give py-spy CAP_SYS_PTRACE"
+    ]
 
 
 def _slurm() -> Iterator[tuple[str, str]]:

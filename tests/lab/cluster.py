@@ -178,8 +178,8 @@ class Cluster:
             pid = int((self.folder / "run" / f"{daemon}.started").read_text())
         except FileNotFoundError:
             return None
-        if daemon in self._started:
-            self._started[daemon].poll()  # takes up its exit, so that a dead child is no zombie
+        if daemon in self._started:  # our child: no zombie stays, and no doubt whose it is (just started, it has no environment yet)
+            return pid if self._started[daemon].poll() is None else None
         ours = f"SLURM_CONF={self.folder}/".encode() in processes.read_bytes(pid, "environ")
         return pid if ours and processes.is_alive(pid) else None
 
