@@ -12,6 +12,8 @@ int main(void)
 	test_folder();
 	test_command();
 	test_environment();
+	test_stepd();
+	test_launch();
 	if (failures)
 		fprintf(stderr, "%d failed\n", failures);
 	return failures != 0;

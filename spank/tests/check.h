@@ -31,5 +31,7 @@ void test_port(void);
 void test_folder(void);
 void test_command(void);
 void test_environment(void);
+void test_stepd(void);
+void test_launch(void);
 
 #endif

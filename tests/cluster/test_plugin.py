@@ -77,7 +77,11 @@ def test_environment_is_the_options_twin(place: Place) -> None:
 
 def test_option_is_stronger_than_environment_key_by_key(place: Place) -> None:
     place.run(
-        "srun", f"{WATCH}=confirm=15s", place.when_watched, "true", env={"SLURM_NCCL_HANG_DETECT": "cancel,confirm=1m,keep=findings"}
+        "srun",
+        f"{WATCH}=confirm=15s",
+        place.when_watched,
+        "true",
+        env={"SLURM_NCCL_HANG_DETECT": "cancel,confirm=1m,keep=findings"},
     )
     assert "--options cancel,confirm=15s,keep=findings\n" in place.only_log()
 
@@ -157,7 +161,11 @@ def test_off_wins_over_the_site(cluster: Cluster, place: Place) -> None:
     try:
         place.run("srun", "-n2", place.when_watched, "true")
         assert "--options observe,confirm=5m\n" in place.only_log()
-        for command in (["srun", "-n2", f"{WATCH}=off"], ["srun", "-n1"], ["env", "SLURM_NCCL_HANG_DETECT=off", "srun", "-n2"]):
+        for command in (
+            ["srun", "-n2", f"{WATCH}=off"],
+            ["srun", "-n1"],
+            ["env", "SLURM_NCCL_HANG_DETECT=off", "srun", "-n2"],
+        ):
             place.run(*command, "sleep", "0.5")
         assert len(place.folders()) == 1
         place.run("srun", "-n1", WATCH, place.when_watched, "true")
@@ -175,7 +183,9 @@ def test_mistakes_of_the_site_break_no_job(cluster: Cluster, place: Place) -> No
         assert not place.folders()
         cluster.restart(daemons=["slurmd-n4"])
         log = cluster.folder / "log" / "slurmd-n4.log"
-        wait_until(lambda: "ncclmon: plugstack.conf: dealy=1s: unknown (known: default" in log.read_text(), "a line in the log")
+        wait_until(
+            lambda: "ncclmon: plugstack.conf: dealy=1s: unknown (known: default" in log.read_text(), "a line in the log"
+        )
         assert "did you mean 'cancel'?" in log.read_text()
     finally:
         cluster.set_plugin_args(before)
@@ -257,7 +267,9 @@ def test_monitor_ends_with_its_step(place: Place) -> None:
 
 
 def test_exit_code_of_a_failed_step(place: Place) -> None:
-    output = place.batch(f"srun {place.when_watched} sh -c 'exit 7'; echo rc $?; squeue -h -s -j $SLURM_JOB_ID -o %i", WATCH)
+    output = place.batch(
+        f"srun {place.when_watched} sh -c 'exit 7'; echo rc $?; squeue -h -s -j $SLURM_JOB_ID -o %i", WATCH
+    )
     rc, *steps = output.strip().splitlines()[-2:]
     assert rc == "rc 7"
     assert steps == [f"{job_of(place)}.batch"], "a failed step waits for its monitor"
@@ -272,7 +284,9 @@ def test_cancelled_step(place: Place) -> None:
 
 
 def test_exit_code_of_a_monitor_that_cancels(place: Place) -> None:
-    body = f"srun -n2 {place.when_watched} sleep 60; echo rc $?; scontrol show -d job $SLURM_JOB_ID | grep DerivedExitCode"
+    body = (
+        f"srun -n2 {place.when_watched} sleep 60; echo rc $?; scontrol show -d job $SLURM_JOB_ID | grep DerivedExitCode"
+    )
     output = place.batch(body, "-n2", f"{WATCH}=cancel", env={"NCCLMON_STANDIN": "cancel"})
     assert "rc 137" in output
     assert "DerivedExitCode=86:0" in output
@@ -330,7 +344,9 @@ def test_requeued_job_keeps_the_first_report(place: Place) -> None:
 
     def runs_again() -> bool:
         # Slurm lets a requeued job wait for two minutes; an administrator may start it at once
-        place.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], root=True)
+        if "(BeginTime)" in place.run("squeue", "-h", "-j", job).stdout:
+            place.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], root=True)
+            time.sleep(1)
         return len(place.folders()) == 2
 
     wait_until(runs_again, "second report folder", 30)
@@ -361,7 +377,9 @@ def test_failed_step_waits_for_a_deaf_monitor_for_a_bounded_time(place: Place) -
 
 @pytest.mark.parametrize("how", ["crash", "early"])
 def test_monitor_that_ends_early(place: Place, how: str) -> None:
-    result = place.run("srun", WATCH, place.when_watched, "sh", "-c", "sleep 0.5; echo fine", env={"NCCLMON_STANDIN": how})
+    result = place.run(
+        "srun", WATCH, place.when_watched, "sh", "-c", "sleep 0.5; echo fine", env={"NCCLMON_STANDIN": how}
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "fine\n", "")
     assert "ncclmon: the monitor step ended with exit code" in place.only_log()
 
