@@ -61,6 +61,8 @@ class Settings:
             remind=min(self.remind, max(self.confirm / 2, self.interval)),
             dead=min(self.dead, self.confirm),
             exited=min(self.exited, self.confirm),
+            init=min(self.init, 6 * self.confirm),
+            phase_limit=min(self.phase_limit, 6 * self.confirm),
         )
 
 

@@ -2,54 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from slurm_ncclmon.analyse.blame import draft as draft_of
-from slurm_ncclmon.analyse.causes import find_causes
 from slurm_ncclmon.analyse.draft import Draft
-from slurm_ncclmon.analyse.facts import Facts
-from slurm_ncclmon.analyse.names import Names
+from slurm_ncclmon.analyse.initialising import building_draft
+from slurm_ncclmon.analyse.judge import Judge, Judgement, Sample
 from slurm_ncclmon.config import Settings
+from slurm_ncclmon.detect.blind import Blindness
 from slurm_ncclmon.detect.clock import StepTime
 from slurm_ncclmon.detect.history import History
-from slurm_ncclmon.detect.limits import YOUNG_LAUNCHES, gate
 from slurm_ncclmon.detect.outage import Sight
 from slurm_ncclmon.detect.pauses import Pauses
-from slurm_ncclmon.detect.shape import Shape, shape_of
-from slurm_ncclmon.detect.stuck import find_stuck
+from slurm_ncclmon.analyse.ray import RayJudge
+from slurm_ncclmon.detect.watchdogs import late
+from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.events import Advised, Event
 from slurm_ncclmon.incidents import QUIET, Incidents
-from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
+from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
+from slurm_ncclmon.ras.report import CommKey
 from slurm_ncclmon.verdict import Advisory, Verdict
+
+MOST_ADVISORIES = 5
+"""Communicators that one kind of advisory is said of; there may be thousands."""
 
 
 class Engine:
-    """One step's judgement. Give it every observation in order; carry out the events that it answers."""
+    """One step's judgement. Give it every observation in order; carry out the events that it answers.
+
+    Times are taken from `settings` as they are: `Settings.scaled()` makes them consistent.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings.scaled()
+        self._settings = settings
         self._time = StepTime()
         self._history = History()
-        self._shape: tuple[int, Shape] | None = None
-        self._sight = Sight(self._settings)
+        self._judge = Judge(settings, self._history)
+        self._sight = Sight(settings)
+        self._blind = Blindness()
         self._pauses = Pauses()
-        self._incidents = Incidents(self._settings, self._pauses)
-        self._evidence: Evidence | None = None
+        self._incidents = Incidents(settings, self._pauses)
+        self._ray = RayJudge(settings) if settings.ray_compatible else None
         self._advisories: list[Advisory] = []
+        self._advised: dict[str, set[CommKey]] = {}
         self._ending = False
+        self._watchdogs_read = False
 
     def observe(self, observation: Observation) -> list[Event]:
         """What follows from one observation."""
         now = self._time.advance(observation.t_s)
-        if isinstance(observation, Poll):
-            return self._poll(observation, now)
-        if isinstance(observation, Evidence):
-            return self._take_evidence(observation)
         if isinstance(observation, StepState):
-            self._step_state(observation, now)
-        return []
+            return self._step_state(observation, now)
+        if isinstance(observation, Evidence):
+            return self._take_evidence(observation, now)
+        if self._ending or self._time.suspended:
+            return []
+        if isinstance(observation, FramePoll):
+            self._judge.inside.take(observation.frames, now)
+            return []
+        if self._ray is not None:
+            return self._incidents.follow(self._ray.drafts(observation), observation.t_s, settled=True)
+        return self._poll(observation, now)
 
     def verdicts(self) -> list[Verdict]:
         """All incidents that were spoken of, in the order in which they began."""
@@ -62,22 +72,47 @@ class Engine:
     # -- observations
 
     def _poll(self, poll: Poll, now: float) -> list[Event]:
-        if self._ending or self._time.suspended:
-            return []
         if poll.report is None or not poll.report.coherent:
-            return self._incidents.tick(poll.t_s, self._sight.settled())
+            return self._unseen(poll, now)
+        events = []
+        if self._blind.saw():
+            events += self._advise("monitor_sees", "NCCL RAS answers again; the watch goes on.", poll.t_s)
         self._sight.saw(now)
         self._history.update(poll.report, now)
-        return self._judge(poll.t_s)
+        return events + self._judged(poll.t_s)
 
-    def _take_evidence(self, evidence: Evidence) -> list[Event]:
-        self._evidence = evidence
+    def _unseen(self, poll: Poll, now: float) -> list[Event]:
+        """A poll without a usable answer is neither evidence nor progress; only the blindness itself is worth a word."""
+        self._blind.missed(poll, now)
+        building = building_draft(self._blind, now, self._settings.init)
+        if building is not None:
+            return self._incidents.follow([*self._open_drafts(), building], poll.t_s, settled=True)
+        events = self._incidents.tick(poll.t_s, self._sight.settled())
+        limit = self._settings.confirm if self._blind.ever_saw else self._settings.init
+        if self._blind.lasting(now, limit) and self._blind.tell():
+            text = (
+                f"NCCL RAS has given no usable answer for {format_duration(limit)} ({self._blind.trouble}):"
+                " a hang would not be seen by counts now. This says nothing about the job's health."
+            )
+            events += self._advise("monitor_blind", text, poll.t_s)
+        return events
+
+    def _open_drafts(self) -> list[Draft]:
+        return [incident.draft for incident in self._incidents.all if incident.open and incident.draft.kind != "init_stall"]
+
+    def _take_evidence(self, evidence: Evidence, now: float) -> list[Event]:
+        events = self._read_watchdogs(evidence)
+        if evidence.reason.startswith("start"):
+            return events
+        self._judge.samples = [*self._judge.samples[-1:], Sample(now, evidence)]
         self._incidents.gathering.answer()
-        if self._ending or self._sight.last is None:
-            return []
-        return self._judge(evidence.t_s)
+        if self._ending or self._time.suspended or self._ray is not None:
+            return events
+        if self._sight.last is None:
+            return events + self._incidents.tick(evidence.t_s, settled=False)
+        return events + self._judged(evidence.t_s)
 
-    def _step_state(self, state: StepState, now: float) -> None:
+    def _step_state(self, state: StepState, now: float) -> list[Event]:
         if state.state == "suspended":
             self._time.suspend()
         elif state.state == "ending":
@@ -86,30 +121,52 @@ class Engine:
         elif self._time.suspended:
             self._time.resume()
             self._history.forget_missing(now)
+        return []
 
     # -- judgement
 
-    def _judge(self, t_s: float) -> list[Event]:
-        return self._incidents.follow(self._drafts(), t_s, self._sight.settled())
+    def _judged(self, t_s: float) -> list[Event]:
+        """What the rules say as of the last usable report."""
+        assert self._sight.last is not None
+        judgement = self._judge.judge(self._sight.last)
+        events = self._incidents.follow(judgement.drafts, t_s, self._sight.settled())
+        return events + self._usual(judgement, t_s)
 
-    def _drafts(self) -> list[Draft]:
-        """Everything that stands still, as of the last usable report."""
-        now = self._sight.last
-        assert now is not None
-        if self._shape is None or self._shape[0] != self._history.version:
-            self._shape = (self._history.version, shape_of(self._history))
-        shape, layout = self._shape[1], self._history.layout
-        steady = np.zeros(len(layout.comms), np.bool_)
-        stuck = find_stuck(self._history, shape, steady, now, gate(self._settings))
-        causes = find_causes(stuck)
-        if not causes:
+    def _usual(self, judgement: Judgement, t_s: float) -> list[Event]:
+        """Advisories on communicators that are uneven without anybody waiting."""
+        stuck, comms = judgement.stuck, self._history.layout.comms
+        events: list[Event] = []
+        for comm in stuck.stale.tolist():
+            if stuck.frozen_s(comm) >= self._settings.suspect and self._new("stale_mismatch", comms[comm]):
+                text = (
+                    f"Communicator {comms[comm]} has stood still unevenly for {format_duration(stuck.frozen_s(comm))}, but those"
+                    " ahead work elsewhere: it is abandoned or rests, and is no hang."
+                )
+                events += self._advise("stale_mismatch", text, t_s)
+        for comm in judgement.steady.nonzero()[0].tolist():
+            if stuck.frozen_s(comm) >= self._settings.suspect and self._new("steady_skew", comms[comm]):
+                text = (
+                    f"On communicator {comms[comm]} some ranks are always the same number of operations ahead; it stands still with just"
+                    " that, which counts as level: by counts alone it can not be told from a pause."
+                )
+                events += self._advise("steady_skew", text, t_s)
+        return events
+
+    def _new(self, kind: str, comm: CommKey) -> bool:
+        said = self._advised.setdefault(kind, set())
+        if comm in said or len(said) >= MOST_ADVISORIES:
+            return False
+        said.add(comm)
+        return True
+
+    def _read_watchdogs(self, evidence: Evidence) -> list[Event]:
+        """Once, from the first evidence with any process: does the job's own watchdog come before us?"""
+        processes = [process for node in evidence.nodes for process in node.processes]
+        if self._watchdogs_read or not processes:
             return []
-        names = Names(layout, Facts(self._evidence, layout.processes))
-        return [replace(draft_of(stuck, cause, names), young=self._young(cause.own)) for cause in causes]
-
-    def _young(self, comm: int) -> bool:
-        comms = self._history.comms
-        return bool(comms.advances[comm] == 0 and comms.lowest[comm] < YOUNG_LAUNCHES)
+        self._watchdogs_read = True
+        warning = late(processes, self._settings)
+        return self._advise("watchdog_first", warning, evidence.t_s) if warning is not None else []
 
     def _advise(self, kind: str, text: str, t_s: float) -> list[Event]:
         advisory = Advisory(kind, text, t_s)

@@ -15,6 +15,7 @@ from slurm_ncclmon.analyse.names import Names
 from slurm_ncclmon.analyse.wording import RESULTS, comm_phrase, counted, more, ranks_phrase, verb
 from slurm_ncclmon.detect.stuck import Stuck
 from slurm_ncclmon.durations import format_duration
+from slurm_ncclmon.evidence.phases import CHECKPOINT, COMPILE, DATA, EVALUATION, IO
 from slurm_ncclmon.ras.report import ABORTED, DEAD, OPERATIONS
 from slurm_ncclmon.verdict import FrozenComm
 
@@ -23,6 +24,8 @@ EXTRA_SHARE = 1 / 3
 half nothing speaks for either side: those behind are named, and the other reading stands beside."""
 MOST_LISTED = 256
 """Communicators of one incident that are listed one by one."""
+_LATE = frozenset({CHECKPOINT, COMPILE, DATA, EVALUATION, IO})
+"""Phases of a rank that is late for a collective rather than done with all."""
 _ORDER = ("dead", "missing", "async_error", "aborted", "exited_early", "not_entered")
 
 
@@ -133,7 +136,7 @@ def _processes(stuck: Stuck, cause: Cause, names: Names) -> Blame:
     kind = min(set(kinds.tolist()), key=_ORDER.index)
     others = rows[kinds != kind]
     rows = rows[kinds == kind]
-    if kind in ("not_entered", "exited_early") and _few_ahead(stuck, cause, rows):
+    if kind in ("not_entered", "exited_early") and _few_ahead(stuck, cause, names, rows):
         return _extra(stuck, cause, names, rows)
     make = {"dead": _gone, "missing": _gone, "async_error": _gone}.get(kind, _behind)
     blame = make(stuck, cause, names, rows, kind)
@@ -169,10 +172,14 @@ def _kind(stuck: Stuck, row: int) -> str:
     return "not_entered"
 
 
-def _few_ahead(stuck: Stuck, cause: Cause, rows: Numbers) -> bool:
-    """Whether those ahead are so few, and those behind missed nowhere else, that the few rather called something extra."""
+def _few_ahead(stuck: Stuck, cause: Cause, names: Names, rows: Numbers) -> bool:
+    """Whether those ahead are so few, and those behind missed nowhere else, that the few rather called something extra; unless
+    those behind are seen at work, and late."""
     size, ahead = int(stuck.history.layout.size[cause.own]), len(stuck.rows_of(cause.own, stuck.waiting))
-    return size > 2 and ahead <= size * EXTRA_SHARE and not _missed_elsewhere(stuck, cause, rows)
+    if size <= 2 or ahead > size * EXTRA_SHARE or _missed_elsewhere(stuck, cause, rows):
+        return False
+    seen = [phase for row in rows if (phase := names.facts.phase(int(stuck.history.layout.process[row]))) is not None]
+    return sum(phase in _LATE for phase in seen) * 2 <= len(rows)
 
 
 def _missed_elsewhere(stuck: Stuck, cause: Cause, rows: Numbers) -> bool:

@@ -23,6 +23,7 @@ CLASSES = {
     "wrong_order": "H2",
     "p2p_unmatched": "H2",
     "symmetric": None,
+    "count_mismatch": None,
 }
 """Kind -> class. A symmetric stall has none: it may be inconsistent arguments (H2) as well as hardware (H3)."""
 

@@ -25,6 +25,7 @@ class Facts:
 
     def __init__(self, evidence: Evidence | None, processes: Processes) -> None:
         self.evidence = evidence
+        self._gpus = processes.gpus
         self._found: dict[int, Fact] = {}
         self._silent: set[str] = set()
         self.exited: frozenset[int] = frozenset()
@@ -47,8 +48,13 @@ class Facts:
         """What is known of process number `process`."""
         return self._found.get(process)
 
-    def absent(self, process: int, host: str) -> bool:
+    def known(self) -> list[int]:
+        """Numbers of all processes that something is known of, ascending."""
+        return sorted(self._found)
+
+    def absent(self, process: int) -> bool:
         """Its node answered, and has no such process (any more)."""
+        host = self._gpus[process].host
         if self.evidence is None or process in self._found or not self.evidence.nodes:
             return False
         return host in self._addresses or (self._all_answered and host.startswith(_LOOPBACK))

@@ -12,11 +12,11 @@ from slurm_ncclmon.verdict import CommunicatorRef, Culprit
 
 
 class Names:
-    """Names for the rows and processes of one layout, with what evidence has told of them."""
+    """Names for the rows and processes of one layout, with what evidence has told of them (`facts`)."""
 
     def __init__(self, layout: Layout, facts: Facts) -> None:
         self._layout = layout
-        self._facts = facts
+        self.facts = facts
         here = np.unique(layout.process)
         self._processes = len(here)
         world = np.flatnonzero(layout.size == len(here))
@@ -29,15 +29,20 @@ class Names:
 
     def global_rank(self, process: int) -> int | None:
         """The job's rank: as the process itself was told, else its rank in the communicator of all."""
-        told = self._facts.of(process)
+        told = self.facts.of(process)
         if told is not None and told.report.rank is not None:
             return told.report.rank
         rank = int(self._world_rank[process])
         return rank if rank >= 0 else None
 
+    def row_of(self, process: int) -> int:
+        """A row of `process`: that in the largest communicator it is in."""
+        rows = np.flatnonzero(self._layout.process == process)
+        return int(rows[np.argmax(self._layout.size[self._layout.comm_of[rows]])])
+
     def host(self, process: int) -> str:
         """The Slurm node, else the address that RAS knows."""
-        told = self._facts.of(process)
+        told = self.facts.of(process)
         return self._layout.processes.gpus[process].host if told is None else told.node
 
     def culprit(self, row: int, why: str) -> Culprit:

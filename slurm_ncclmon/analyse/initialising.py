@@ -1,0 +1,86 @@
+"""Communicators that do not come to be: initialisation that never ends is no hang of a collective, but one all the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_ncclmon.analyse.draft import Draft
+from slurm_ncclmon.analyse.names import Names
+from slurm_ncclmon.analyse.wording import comm_phrase, ranks_phrase, verb
+from slurm_ncclmon.detect.blind import Blindness
+from slurm_ncclmon.detect.history import History
+from slurm_ncclmon.durations import format_duration
+from slurm_ncclmon.ras.report import MISSING, RESULT_IN_PROGRESS, Report
+
+
+def initialising_drafts(history: History, names: Names, now: float, at_least: float) -> list[Draft]:
+    """A draft for the longest initialisation that has lasted `at_least` seconds, naming who has not come where that shows."""
+    layout, members = history.layout, history.members
+    waiting = members.known & (members.init_state == RESULT_IN_PROGRESS) & ((members.flags & MISSING) == 0)
+    if not waiting.any():
+        return []
+    comms = np.unique(layout.comm_of[waiting])
+    started = [float(members.init_since[_rows(history, comm)][waiting[_rows(history, comm)]].min()) for comm in comms]
+    since = min(started)
+    if now - since < at_least:
+        return []
+    comm = int(comms[started.index(since)])
+    rows = _rows(history, comm)
+    inside = np.flatnonzero(waiting[rows]) + rows.start
+    absent = np.flatnonzero((members.flags[rows] & MISSING) != 0) + rows.start
+    told = format_duration(now - since)
+    why = f"has not joined the communicator, whose other members have been initialising for {told}"
+    return [
+        Draft(
+            kind="init_stall",
+            comm=names.reference(comm),
+            operation=None,
+            round=None,
+            culprits=tuple(names.culprit(int(row), why) for row in absent),
+            confidence=0.7 if len(absent) else 0.4,
+            frozen_s=now - since,
+            clock_s=now - since,
+            evidence=(
+                f"{ranks_phrase(names.shown(inside)).capitalize()} {verb(len(inside), 'has', 'have')} been initialising"
+                f" {comm_phrase(names.reference(comm))} for {told}; {len(absent)} of its ranks do not show it at all.",
+            ),
+            keys=frozenset({layout.comms[comm]}),
+            processes=frozenset(layout.process[absent].tolist()),
+            not_decidable=() if len(absent) else ("Which rank holds the initialisation up: all have begun it.",),
+            victims=len(inside),
+        )
+    ]
+
+
+def _rows(history: History, comm: int) -> slice:
+    return history.layout.rows(int(comm))
+
+
+def building_draft(blindness: Blindness, now: float, at_least: float) -> Draft | None:
+    """A draft when for `at_least` seconds all answers have shown communicators under construction."""
+    since, report = blindness.building_since, blindness.report
+    if since is None or report is None or now - since < at_least:
+        return None
+    told = format_duration(now - since)
+    return Draft(
+        kind="init_stall",
+        comm=None,
+        operation=None,
+        round=None,
+        culprits=(),
+        confidence=0.5,
+        frozen_s=now - since,
+        clock_s=now - since,
+        evidence=(
+            f"For {told} every answer of RAS has shown communicators that are being made and do not get ready; {_reached(report)}.",
+        ),
+        keys=frozenset(),
+        processes=frozenset(),
+        not_decidable=("Which rank holds the initialisation up: RAS tells it only of finished communicators. Its stack does.",),
+        pause=("initialising",),
+    )
+
+
+def _reached(report: Report) -> str:
+    present = np.unique(report.gpu[(report.flags & MISSING) == 0])
+    return f"RAS reaches {len(present)} of {len(report.gpus)} processes that it knows"
