@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import time
+from collections import deque
 from pathlib import Path
 
 from slurm_ncclmon.clock import StepClock
@@ -34,6 +35,11 @@ GATHER_S = 60.0
 """For stacks of all nodes: done well before the watchdogs in the ranks end the job."""
 
 
+USUAL_OF = 4
+"""The quickest of so many polls is what a poll costs: one that meets a silent process only waits, for five seconds or more, and to
+ask less often just then would be to look away from a hang."""
+
+
 class StepSenses:
     """The senses of one watch; see monitor.Senses."""
 
@@ -47,7 +53,7 @@ class StepSenses:
         self._mesh = Mesh(self._ask)
         self._polls = 0
         self._troubles = 0
-        self._busy_s = 0.0
+        self._busy_s: deque[float] = deque([0.0], maxlen=USUAL_OF)
         self._members = 0
         self._parts: tuple[StepPart, ...] = ()
         self._frames: Path | None = None
@@ -68,7 +74,7 @@ class StepSenses:
             self._complaints += preflight({rank.candidate.pid: rank for rank in ranks})
         self._learn(ranks)
         poll = self._mesh.poll(n, t_s, wall_s, self._local(ranks))
-        self._busy_s = self._clock.now() - t_s
+        self._busy_s.append(self._clock.now() - t_s)
         self._troubles = 0 if poll.report is not None else self._troubles + 1
         self._members = len(poll.report.gpus) if poll.report is not None else self._members
         return poll
@@ -147,7 +153,8 @@ class StepSenses:
 
     def pause_after(self, suspicious: bool) -> float:
         """Seconds until the next poll."""
-        return pace.interval(self._settings.interval, self._members, self._busy_s, suspicious, self._troubles)
+        usual_s = min(self._busy_s)
+        return pace.interval(self._settings.interval, self._members, usual_s, suspicious, self._troubles)
 
     def finish(self) -> None:
         """Remove what the probe left in memory on this node; its processes are gone."""
