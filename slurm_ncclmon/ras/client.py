@@ -104,7 +104,7 @@ def ask(address: Address, *, timeouts: Timeouts = USUAL, text: bool = False) -> 
         connection, silent = _connect(address, timeouts)
         with connection:
             form = _prepare(connection, timeouts, text)
-            answer = connection.finish(timeouts.worst)
+            answer = connection.finish("STATUS" if form == "json" else "VERBOSE STATUS", timeouts.worst)
     return Answer(answer, form, time.monotonic() - began, address, silent)
 
 
@@ -156,20 +156,20 @@ class _Connection:
         reply, _, self._rest = self._rest.partition(b"\n")
         return reply.decode(errors="replace").strip()
 
-    def finish(self, silence: float) -> bytes:
-        """Send the one STATUS of this connection and read to its end; at most `silence` seconds without a byte."""
+    def finish(self, question: str, silence: float) -> bytes:
+        """Send the one question that RAS takes on a connection and read to its end; at most `silence` seconds without a byte."""
         parts = [self._rest]
         size = len(self._rest)
         try:
             self._sock.settimeout(silence)
-            self._sock.sendall(b"STATUS\n")
+            self._sock.sendall(question.encode() + b"\n")
             while chunk := self._sock.recv(_CHUNK):
                 parts.append(chunk)
                 size += len(chunk)
                 if size > MOST_BYTES:
                     raise RasProtocolError(f"{self.address}: more than {MOST_BYTES >> 20} MiB; that is no report")
         except socket.timeout:
-            raise RasProtocolError(f"{self.address}: nothing for {silence:g} s after STATUS") from None
+            raise RasProtocolError(f"{self.address}: nothing for {silence:g} s after {question}") from None
         except OSError as error:
             raise RasProtocolError(f"{self.address}: {error.strerror or error} after {size} bytes") from None
         return b"".join(parts)

@@ -25,7 +25,7 @@ def ask(binary: Path, address: Address, *, timeouts: Timeouts = USUAL, text: boo
     began = time.monotonic()
     form = "text" if text else "json"
     command = [str(binary), "-h", address.host, "-p", str(address.port), "-t", str(timeouts.collect)]
-    output, complaint, code, retries = _run(command if text else [*command, "-f", "json"], timeouts)
+    output, complaint, code, retries = _run([*command, "-v"] if text else [*command, "-f", "json"], timeouts)
     if code == 0 and output:
         return Answer(output, form, time.monotonic() - began, address, retries)
     if _OLD_SERVER in complaint:

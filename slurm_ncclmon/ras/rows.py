@@ -30,35 +30,46 @@ _MISSING = re.compile(
 _IN, _DEEP = " " * 10, " " * 12
 _FLAGS = (("finalize_called", FINALIZED), ("destroy_flag", DESTROYED), ("abort_flag", ABORTED))
 _GPU_LINE = 5
-_NUMBERS = ((1, "rank"), (7, "init_state"), (8, "async_error"), *((14 + i, name) for i, name in enumerate(OPERATIONS)))
+_NUMBERS = ((1, "rank"), *((14 + i, name) for i, name in enumerate(OPERATIONS)))
 """Line and name of each number."""
 
 
-def _constants() -> list[tuple[int, int, bytes]]:
-    """What stands between the values: a line, how far before its end the text begins, and the text."""
-    texts = [
-        (0, f'        {{\n{_IN}"rank": '),
-        (1, f",\n{_IN}"),
-        (5, f',\n{_IN}"status": {{\n{_DEEP}"init_state": '),
-        (7, f',\n{_DEEP}"async_error": '),
-        (8, f',\n{_DEEP}"finalize_called": '),
-        (9, f',\n{_DEEP}"destroy_flag": '),
-        (10, f',\n{_DEEP}"abort_flag": '),
-        (11, f'\n{_IN}}},\n{_IN}"collective_counts": {{\n{_DEEP}"{OPERATIONS[0]}": '),
-        *((14 + i, f',\n{_DEEP}"{name}": ') for i, name in enumerate(OPERATIONS[1:])),
-        (18, f"\n{_IN}}}\n        }}"),
-    ]
+_Constants = list[tuple[int, int, bytes]]
+"""What stands between values: a line, how far before its end the text begins, and the text."""
+
+
+def _constants(*texts: tuple[int, str]) -> _Constants:
     return [(line, text.index("\n"), text.encode()) for line, text in texts]
 
 
-_CONSTANTS = _constants()
+_STATUS_TEXTS = (
+    (5, f',\n{_IN}"status": {{\n{_DEEP}"init_state": '),
+    (7, f',\n{_DEEP}"async_error": '),
+    (8, f',\n{_DEEP}"finalize_called": '),
+    (9, f',\n{_DEEP}"destroy_flag": '),
+    (10, f',\n{_DEEP}"abort_flag": '),
+    (11, f'\n{_IN}}},\n{_IN}"collective_counts": {{\n{_DEEP}"{OPERATIONS[0]}": '),
+)
+_STATUS = _constants(*_STATUS_TEXTS)
+_VALUES = ("0", "0", "false", "false", "false", "")
+_WELL = _constants((5, "".join(text + value for (_, text), value in zip(_STATUS_TEXTS, _VALUES))))
+"""The same of a member that is well, as nearly all are nearly always: one text."""
+_REST = _constants(
+    (0, f'        {{\n{_IN}"rank": '),
+    (1, f",\n{_IN}"),
+    *((14 + i, f',\n{_DEEP}"{name}": ') for i, name in enumerate(OPERATIONS[1:])),
+    (18, f"\n{_IN}}}\n        }}"),
+)
 _OPENING = len("        {") + 1
-_CLOSING = len(_CONSTANTS[-1][2])
+_CLOSING = len(_REST[-1][2])
 _POWERS = np.array([10**k for k in range(19)], np.uint64)
 
 
 class IrregularError(Exception):
     """The text is not in the layout that NCCL prints."""
+
+
+_Status = tuple[NDArray[np.int16], NDArray[np.int16], NDArray[np.uint8]]
 
 
 class Members(NamedTuple):
@@ -138,18 +149,19 @@ def read_blocks(text: bytes, data: NDArray[np.uint8], blocks: list[Block], gpus:
     """The n members of the blocks in `text`; `data` is the same bytes. Raises IrregularError."""
     ends = np.concatenate([block.ends for block in blocks]).reshape(-1, LINES)
     _check_edges(data, ends, blocks)
-    for line, newline, constant in _CONSTANTS:
-        _compare(text, ends[:, line] - newline, constant)
-    rank, init_state, async_error, *counts = (_read(data, ends, line, name) for line, name in _NUMBERS)
+    for constant in _REST:
+        _compare(text, ends, constant)
+    rank, *counts = (_read(data, ends, line, name) for line, name in _NUMBERS)
+    init_state, async_error, flags = _read_status(text, data, ends)
     begin = (ends[:, 1] + 1 + len(_IN)).tolist()
     end = (ends[:, _GPU_LINE] - 1).tolist()
     return Members(
         rank=rank.astype(np.int64),
         gpu=gpus.numbers(text, begin, end),
         counts=np.stack(counts, axis=1),
-        init_state=_small(init_state),
-        async_error=_small(async_error),
-        flags=_flags(text, data, ends),
+        init_state=init_state,
+        async_error=async_error,
+        flags=flags,
     )
 
 
@@ -166,12 +178,39 @@ def _check_edges(data: NDArray[np.uint8], ends: NDArray[np.int64], blocks: list[
         raise IrregularError
 
 
-def _compare(text: bytes, at: NDArray[np.int64], constant: bytes) -> None:
-    """`constant` must stand at each of the places."""
-    size = len(constant)
-    places = np.ndarray((len(text) - size + 1,), f"S{size}", text, strides=(1,))
-    if int(at.max()) > len(places) - 1 or int(at.min()) < 0 or not (places[at] == constant).all():
+def _read_status(text: bytes, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> _Status:
+    """init_state, async_error and flags."""
+    init_state, async_error = np.zeros((2, len(ends)), np.int16)
+    flags = np.zeros(len(ends), np.uint8)
+    odd = ~_agree(text, ends, _WELL[0])
+    if odd.any():
+        ends = ends[odd]
+        for constant in _STATUS:
+            _compare(text, ends, constant)
+        init_state[odd] = _small(_read(data, ends, 7, "init_state"))
+        async_error[odd] = _small(_read(data, ends, 8, "async_error"))
+        flags[odd] = _flags(text, ends)
+    return init_state, async_error, flags
+
+
+def _compare(text: bytes, ends: NDArray[np.int64], constant: tuple[int, int, bytes]) -> None:
+    if not _agree(text, ends, constant).all():
         raise IrregularError
+
+
+def _agree(text: bytes, ends: NDArray[np.int64], constant: tuple[int, int, bytes]) -> NDArray[np.bool_]:
+    """(n,) whether the constant is in its place."""
+    line, newline, word = constant
+    return _stands(text, ends[:, line] - newline, word)
+
+
+def _stands(text: bytes, at: NDArray[np.int64], word: bytes) -> NDArray[np.bool_]:
+    """(n,) whether `word` stands at each of the places."""
+    places = np.ndarray((len(text) - len(word) + 1,), f"S{len(word)}", text, strides=(1,))
+    if int(at.max()) >= len(places) or int(at.min()) < 0:
+        raise IrregularError
+    agree: NDArray[np.bool_] = places[at] == word
+    return agree
 
 
 def _read(data: NDArray[np.uint8], ends: NDArray[np.int64], line: int, name: str) -> NDArray[np.uint64]:
@@ -202,17 +241,14 @@ def _small(value: NDArray[np.uint64]) -> NDArray[np.int16]:
     return value.astype(np.int16)
 
 
-def _flags(text: bytes, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _flags(text: bytes, ends: NDArray[np.int64]) -> NDArray[np.uint8]:
     flags = np.zeros(len(ends), np.uint8)
     for line, (name, bit) in enumerate(_FLAGS, 9):
         begin = ends[:, line - 1] + 1 + len(_DEEP) + len(name) + 4
         width = ends[:, line] - begin - (0 if line == 11 else 1)
-        true = width == 4
-        for word, where in ((b"true", true), (b"false", ~true)):
-            if where.any():
-                if (width[where] != len(word)).any():
-                    raise IrregularError
-                _compare(text, begin[where], word)
+        true = (width == 4) & _stands(text, begin, b"true")
+        if not (true | (width == 5) & _stands(text, begin, b"false")).all():
+            raise IrregularError
         flags[true] |= np.uint8(bit)
     return flags
 

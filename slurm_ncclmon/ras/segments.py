@@ -25,7 +25,7 @@ _BATCH = 4096
 """Members that are read together."""
 _LIFE = 4
 """Answers that a piece stays known for without being seen: several meshes may be asked in turn."""
-_CHUNK = 1 << 18
+_CHUNK = 1 << 17
 """Bytes in which line ends are looked for at once."""
 
 _HEADER = re.compile(
@@ -33,8 +33,9 @@ _HEADER = re.compile(
     rb'      "size": (0|[1-9][0-9]{0,8}),\n      "ranks_count": (0|[1-9][0-9]{0,8}),\n'
     rb'      "missing_ranks_count": (0|[1-9][0-9]{0,8}),\n      "ranks": \[\n'
 )
-_HASH_AT = 21
+_HASH_AT = len(b'    {\n      "hash": "0x')
 """First digit of a header's hash."""
+_HALF = ord("8")
 _MIDDLE = b'      ],\n      "missing_ranks": [\n'
 _NONE = b"\n"
 """An empty list has an empty line in it."""
@@ -60,7 +61,8 @@ END = State(last=True)
 class Piece:
     """C communicators begin in it; its members are first those of a communicator that began earlier, then theirs in order."""
 
-    raw: bytes = b""
+    raw: memoryview = memoryview(b"")
+    """Its bytes, in the last answer that had them."""
     after: State = BETWEEN
     keys: list[CommKey] = field(default_factory=list)
     claims: list[tuple[int, int, int]] = field(default_factory=list)
@@ -87,17 +89,18 @@ class Pieces:
         Raises IrregularError.
         """
         self._answers += 1
-        reader = _Reader(text, self._gpus)
+        reader, view = _Reader(text, self._gpus), memoryview(text)
         state, at, pieces = BETWEEN, begin, []
         fresh: dict[tuple[State, bytes], Piece] = {}
         while state != END:
             name = (state, text[at : at + 120])
             piece = self._known.get(name)
-            if piece is None or not text.startswith(piece.raw, at):
+            if piece is None or not text.startswith(piece.raw, at):  # type: ignore[arg-type] # takes any buffer
                 piece = fresh[name] = reader.piece(at, state)
+            begin, at = at, at + len(piece.raw)
+            piece.raw = view[begin:at]
             piece.seen = self._answers
             pieces.append(piece)
-            at += len(piece.raw)
             state = piece.after
         reader.finish()
         self._known.update(fresh)
@@ -121,7 +124,7 @@ class _Lines:
 
     def following(self, begin: int, count: int) -> NDArray[np.int64]:
         """The ends of `count` lines from byte `begin` on. Raises IrregularError when there are fewer."""
-        first = int(np.searchsorted(self._ends, begin))
+        first = int(self._ends.searchsorted(begin))
         if first == len(self._ends) and begin > self._next:
             self._next = begin
         while len(self._ends) - first < count:
@@ -139,7 +142,7 @@ class _Reader:
     """Reads pieces of one answer: their frame at once, their members when there are enough of them."""
 
     def __init__(self, text: bytes, gpus: GpuTexts) -> None:
-        self._text, self._gpus = text, gpus
+        self._text, self._view, self._gpus = text, memoryview(text), gpus
         self._data = np.frombuffer(text, np.uint8)
         self._lines = _Lines(self._data)
         self._blocks: list[Block] = []
@@ -166,7 +169,7 @@ class _Reader:
             self._take_rest(self._state)
             if self._state.last or self._full():
                 break
-        piece.raw = self._text[begin : self._at]
+        piece.raw = self._view[begin : self._at]
         piece.after = self._state
         self._waiting.append((piece, parts))
         if self._count >= _BATCH:
@@ -176,9 +179,7 @@ class _Reader:
     def _full(self) -> bool:
         """Whether to cut here, before the next communicator: when there is enough, or the next one's hash says so."""
         count = sum(self._piece.told)
-        if count >= MEMBERS:
-            return True
-        return count >= _FEW and self._text[self._at + _HASH_AT : self._at + _HASH_AT + 1] == b"8"
+        return count >= MEMBERS or (count >= _FEW and self._text[self._at + _HASH_AT] < _HALF)
 
     def _take_header(self) -> None:
         match = _HEADER.match(self._text, self._at)
