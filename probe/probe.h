@@ -73,7 +73,7 @@ struct process {
 	struct ncclmon_header *header;
 	struct ncclmon_frame *frames;
 	uint32_t count;
-	struct way way[MOST_FRAMES][LINKS][WAYS] __attribute__((aligned(512)));
+	struct way way[MOST_FRAMES * LINKS * WAYS] __attribute__((aligned(512))); /* by member, link, number */
 	struct member member[];
 };
 
@@ -102,7 +102,7 @@ static inline struct member *handle_member(uint64_t handle)
 
 	if (unlikely(!process || index >= process->count)) /* none in a forked child */
 		return NULL;
-	return likely(process->member[index].live) ? &process->member[index] : NULL;
+	return likely(__atomic_load_n(&process->member[index].live, __ATOMIC_ACQUIRE)) ? &process->member[index] : NULL;
 }
 
 static inline uint32_t member_index(const struct member *m)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -72,9 +73,14 @@ static int open_folder(const char *path)
  * memory is taken now: a full /dev/shm must be found out here and not by a signal in the job. */
 static int make_file(int folder, size_t size)
 {
+	struct rlimit limit;
 	char name[64];
 	int fd = -1, rc;
 
+	if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < size) {
+		errno = EFBIG; /* found out otherwise, it would be a signal */
+		return -1;
+	}
 	for (int i = 0; fd < 0 && i < 64; i++) {
 		snprintf(name, sizeof(name), i ? "%d-%d.frames" : "%d.frames", (int)getpid(), i);
 		fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -241,7 +247,7 @@ static struct member *claim_member(void)
 	for (uint32_t i = 1; i < process->count; i++) {
 		struct member *m = &process->member[i];
 
-		if (!m->live && now - m->finalised_ns > REUSE_AFTER_NS)
+		if (!__atomic_load_n(&m->live, __ATOMIC_ACQUIRE) && now - load(&m->finalised_ns) > REUSE_AFTER_NS)
 			return m;
 	}
 	store(&h->shared, h->shared + 1);
@@ -277,7 +283,7 @@ static struct member *new_member(uint64_t hash, const char *name, int nodes, int
 	if (m->frame)
 		store(&m->frame->state, FRAME_FREE);
 	memset(m, 0, sizeof(*m));
-	memset(process->way[member_index(m)], 0, sizeof(process->way[0]));
+	memset(&process->way[member_index(m) * LINKS * WAYS], 0, sizeof(struct way) * LINKS * WAYS);
 	m->generation = generation;
 	m->op_handle = HANDLE(KIND_OP, member_index(m), (uint64_t)(generation & 0x7ff) << 32);
 	m->frame = &process->frames[member_index(m)];
@@ -327,7 +333,7 @@ void setup_release(struct member *m)
 {
 	if (m->shared)
 		return;
-	m->finalised_ns = clock_ns(CLOCK_MONOTONIC);
+	store(&m->finalised_ns, clock_ns(CLOCK_MONOTONIC));
 	store(&m->frame->state, FRAME_FINALISED);
 	__atomic_store_n(&m->live, false, __ATOMIC_RELEASE);
 }

@@ -20,7 +20,7 @@ static const uint8_t next_wait[2][STATE_KERNEL_STOP + 1] = {
 
 static inline struct way *link_ways(uint64_t proxy)
 {
-	return &process->way[0][0][bits(proxy, 37, 16) * WAYS];
+	return &process->way[bits(proxy, 37, 16) * WAYS];
 }
 
 static inline uint8_t oldest_wait(const struct way *way)
@@ -58,7 +58,7 @@ static inline void change(struct way *way, uint64_t delta, uint32_t newly_done)
 	if (likely(!way->several))
 		store(way->link, load(way->link) + delta);
 	else
-		publish((struct way *)((uintptr_t)way & ~(sizeof(struct way) * WAYS - 1)), way->link, newly_done);
+		publish(way - (way - process->way) % WAYS, way->link, newly_done);
 }
 
 static inline void count_done(struct ncclmon_flow *flow, uint32_t steps)
@@ -221,7 +221,7 @@ static inline struct way *step_way(uint64_t handle, uint32_t *step)
 
 	if (unlikely(!process))
 		return NULL;
-	way = &process->way[0][0][STEP_WAY(handle)];
+	way = &process->way[STEP_WAY(handle)];
 	*step = way->done + (((uint32_t)handle - way->done) & 0xff);
 	return way->key == handle >> 8 && *step < way->posted ? way : NULL;
 }
@@ -262,7 +262,7 @@ NOINLINE static void step_stop_odd(struct way *way, uint32_t step)
 		way->moved = way->done;
 	if (done)
 		count_done(way->flow, done);
-	publish((struct way *)((uintptr_t)way & ~(sizeof(struct way) * WAYS - 1)), way->link, done);
+	publish(way - (way - process->way) % WAYS, way->link, done);
 }
 
 NOINLINE void step_stop(uint64_t handle)

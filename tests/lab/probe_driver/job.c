@@ -254,6 +254,7 @@ static void options(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	pid_t children[MOST_RANKS];
+	int status, failed = 0;
 
 	world = mmap(NULL, sizeof(*world), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (argc < 2 || world == MAP_FAILED)
@@ -275,7 +276,8 @@ int main(int argc, char **argv)
 			sleep((unsigned)(seconds - seconds / 2)); /* an alarm does not end a stopped process */
 			kill(children[r], SIGKILL);
 		}
-		waitpid(children[r], NULL, 0);
+		waitpid(children[r], &status, 0);
+		failed |= WIFEXITED(status) && WEXITSTATUS(status);
 	}
-	return 0;
+	return failed;
 }
