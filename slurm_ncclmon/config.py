@@ -58,9 +58,11 @@ class Settings:
         return replace(
             self,
             suspect=min(self.suspect, self.confirm / 3),
+            init=min(self.init, self.confirm * 6),
             remind=min(self.remind, max(self.confirm / 2, self.interval)),
             dead=min(self.dead, self.confirm),
             exited=min(self.exited, self.confirm),
+            phase_limit=min(self.phase_limit, self.confirm * 6),
             init=min(self.init, 6 * self.confirm),
             phase_limit=min(self.phase_limit, 6 * self.confirm),
         )

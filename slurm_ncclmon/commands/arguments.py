@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from slurm_ncclmon.durations import parse_duration
 from slurm_ncclmon.errors import OptionError
 
 
-class Duration(click.ParamType):
+if TYPE_CHECKING:
+    Parameter = click.ParamType[float]
+else:
+    Parameter = click.ParamType  # older releases of click have no type argument
+
+
+class Duration(Parameter):
     """`90s`, `5m` and the like, to seconds."""
 
     name = "duration"
