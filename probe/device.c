@@ -57,7 +57,7 @@ static void advance(struct member *m, uint32_t launch, uint64_t now)
 		if (__atomic_load_n(&s->op.position, __ATOMIC_ACQUIRE) == position + 1) {
 			if (load(&s->at) != position + 1)
 				device_meets(s, position + 1);
-			if (!s->done && s->launch == launch)
+			if (!s->done && load(&s->launch) == launch)
 				break;
 			if (!s->done) {
 				store(&s->op.flags, load(&s->op.flags) | OP_INFERRED);
@@ -82,7 +82,7 @@ void device_finished(struct member *m, struct slot *s)
 	if (position > m->highest)
 		m->highest = position;
 	record_progress(m, s);
-	advance(m, s->launch, now);
+	advance(m, load(&s->launch), now);
 }
 
 NOINLINE uint64_t kernel_start(struct member *m, uint64_t parent, uint8_t channel, uint64_t gpu_ns)

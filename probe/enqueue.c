@@ -28,7 +28,7 @@ static uint64_t publish(struct member *m, struct slot *s, struct ncclmon_op *wha
 	store(&s->op.position, 0);
 	what->channels = what->channels ? what->channels : 1;
 	what->enqueued_ns = coarse_ns();
-	s->launch = load(&m->frame->launches);
+	store(&s->launch, load(&m->frame->launches));
 	store(to, from[0]);
 	for (size_t i = 2; i < sizeof(*what) / sizeof(*from); i++)
 		store(to + i, from[i]);

@@ -280,9 +280,11 @@ static void *runs(void *unused)
 
 static void *joins(void *unused)
 {
+	struct player other = player;
+
 	(void)unused;
 	for (int i = 0; i < 50; i++)
-		player_finalize(&player, join((uint64_t)i));
+		player_finalize(&other, player_init(&other, (uint64_t)i, "abuse", 2, 4, 1));
 	return NULL;
 }
 
