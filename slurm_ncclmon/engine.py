@@ -5,13 +5,13 @@ from __future__ import annotations
 from slurm_ncclmon.analyse.draft import Draft
 from slurm_ncclmon.analyse.initialising import building_draft
 from slurm_ncclmon.analyse.judge import Judge, Judgement, Sample
+from slurm_ncclmon.analyse.ray import RayJudge
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.detect.blind import Blindness
 from slurm_ncclmon.detect.clock import StepTime
 from slurm_ncclmon.detect.history import History
 from slurm_ncclmon.detect.outage import Sight
 from slurm_ncclmon.detect.pauses import Pauses
-from slurm_ncclmon.analyse.ray import RayJudge
 from slurm_ncclmon.detect.watchdogs import late
 from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.events import Advised, Event
@@ -98,7 +98,9 @@ class Engine:
         return events
 
     def _open_drafts(self) -> list[Draft]:
-        return [incident.draft for incident in self._incidents.all if incident.open and incident.draft.kind != "init_stall"]
+        return [
+            incident.draft for incident in self._incidents.all if incident.open and incident.draft.kind != "init_stall"
+        ]
 
     def _take_evidence(self, evidence: Evidence, now: float) -> list[Event]:
         events = self._read_watchdogs(evidence)
@@ -146,7 +148,8 @@ class Engine:
         for comm in judgement.steady.nonzero()[0].tolist():
             if stuck.frozen_s(comm) >= self._settings.suspect and self._new("steady_skew", comms[comm]):
                 text = (
-                    f"On communicator {comms[comm]} some ranks are always the same number of operations ahead; it stands still with just"
+                    f"On communicator {comms[comm]} some ranks are always the same number of operations ahead; it stands"
+                    " still with just"
                     " that, which counts as level: by counts alone it can not be told from a pause."
                 )
                 events += self._advise("steady_skew", text, t_s)

@@ -71,7 +71,7 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
         processes=frozenset(processes.tolist()),
         alternatives=blame.alternatives,
         not_decidable=blame.not_decidable,
-        victims=len(np.setdiff1d(cause.members, processes)),
+        victims=cause.members - len(set(processes.tolist())),
         frozen=tuple(_frozen(stuck, int(comm), names) for comm in cause.comms[:MOST_LISTED]),
         pause=(layout.comms[cause.own], hosts),
     )

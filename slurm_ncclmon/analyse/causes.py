@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_ncclmon.analyse.graph import Numbers, WaitGraph, find_sinks, wait_graph
-from slurm_ncclmon.detect.layout import spread
 from slurm_ncclmon.detect.shape import Mask
 from slurm_ncclmon.detect.stuck import Stuck
 
@@ -27,8 +26,8 @@ class Cause:
     """The communicator that shows it: the first to stand still of those next to it."""
     comms: Numbers
     """All communicators held up by it, `own` first, then in the order in which they stopped."""
-    members: Numbers
-    """All processes of these communicators."""
+    members: int
+    """Number of processes in these communicators."""
     scattered: bool = False
     """More than MOST_CAUSES sinks, told as one."""
 
@@ -47,7 +46,7 @@ def find_causes(stuck: Stuck) -> list[Cause]:
     nobody = np.zeros(0, np.int64)
     causes += [_cause(stuck, graph, "inside", nobody, np.array([comm])) for comm in sinks.comms[:MOST_CAUSES]]
     causes += [_cause(stuck, graph, "cycle", processes, comms) for processes, comms in sinks.cycles]
-    return sorted(causes, key=lambda cause: (-len(cause.members), stuck.clock_since[cause.own], cause.own))
+    return sorted(causes, key=lambda cause: (-cause.members, stuck.clock_since[cause.own], cause.own))
 
 
 def _cause(
@@ -61,7 +60,7 @@ def _cause(
     rest = np.flatnonzero(comms)
     rest = rest[rest != own]
     ordered = np.concatenate([[own], rest[np.lexsort((rest, stuck.clock_since[rest]))]]).astype(np.int64)
-    members = np.unique(stuck.history.layout.process[spread(stuck.history.layout, ordered)])
+    members = int(stuck.history.layout.processes_in(ordered).sum())
     return Cause(sort, processes, own, ordered, members, scattered)
 
 
@@ -69,7 +68,9 @@ def _next_to(graph: WaitGraph, processes: Numbers) -> Numbers:
     """Communicators that miss one of `processes`."""
     wanted = np.zeros(graph.processes, np.bool_)
     wanted[processes] = True
-    return np.unique(graph.await_comm[wanted[graph.await_process]])
+    near = np.zeros(graph.total_comms, np.bool_)
+    near[graph.await_comm[wanted[graph.await_process]]] = True
+    return np.flatnonzero(near)
 
 
 def _closest(stuck: Stuck, near: Numbers, processes: Numbers) -> int:

@@ -72,7 +72,8 @@ def wait_graph(stuck: Stuck) -> WaitGraph:
 
 
 def find_sinks(graph: WaitGraph) -> Sinks:
-    """All sink components. O(edges) times the depth of the longest wait; only cycles, which are left of that, are walked singly."""
+    """All sink components. O(edges) times the depth of the longest wait; only cycles, which are left of that, are walked
+    singly."""
     awaited, waits = np.zeros((2, graph.processes), np.bool_)
     awaited[graph.await_process] = True
     waits[graph.wait_process] = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 import numpy as np
 
 from slurm_ncclmon.analyse.draft import Draft
@@ -13,7 +15,7 @@ from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.ras.report import MISSING, RESULT_IN_PROGRESS, Report
 
 
-def initialising_drafts(history: History, names: Names, now: float, at_least: float) -> list[Draft]:
+def initialising_drafts(history: History, all_names: Callable[[], Names], now: float, at_least: float) -> list[Draft]:
     """A draft for the longest initialisation that has lasted `at_least` seconds, naming who has not come where that shows."""
     layout, members = history.layout, history.members
     waiting = members.known & (members.init_state == RESULT_IN_PROGRESS) & ((members.flags & MISSING) == 0)
@@ -24,6 +26,7 @@ def initialising_drafts(history: History, names: Names, now: float, at_least: fl
     since = min(started)
     if now - since < at_least:
         return []
+    names = all_names()
     comm = int(comms[started.index(since)])
     rows = _rows(history, comm)
     inside = np.flatnonzero(waiting[rows]) + rows.start
@@ -72,11 +75,14 @@ def building_draft(blindness: Blindness, now: float, at_least: float) -> Draft |
         frozen_s=now - since,
         clock_s=now - since,
         evidence=(
-            f"For {told} every answer of RAS has shown communicators that are being made and do not get ready; {_reached(report)}.",
+            f"For {told} every answer of RAS has shown communicators that are being made and do not get ready;"
+            f" {_reached(report)}.",
         ),
         keys=frozenset(),
         processes=frozenset(),
-        not_decidable=("Which rank holds the initialisation up: RAS tells it only of finished communicators. Its stack does.",),
+        not_decidable=(
+            "Which rank holds the initialisation up: RAS tells it only of finished communicators. Its stack does.",
+        ),
         pause=("initialising",),
     )
 

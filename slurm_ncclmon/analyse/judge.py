@@ -64,8 +64,7 @@ class Judge:
         steady = steady & ~self._contradicted(shape, steady, now)
         stuck = find_stuck(self._history, shape, steady, now, gate(self._settings))
         drafts = [self._of_cause(stuck, cause) for cause in find_causes(stuck)]
-        names = self._names(-np.inf)
-        drafts += initialising_drafts(self._history, names, now, self._settings.init)
+        drafts += initialising_drafts(self._history, self._names, now, self._settings.init)
         if not drafts:
             drafts = self._symmetric(shape, now)
         return Judgement(drafts, stuck, steady)
@@ -97,8 +96,8 @@ class Judge:
         return [] if draft is None else [draft]
 
     def _contradicted(self, shape: Shape, steady: Mask, now: float) -> Mask:
-        """(C,) communicators that are as uneven as ever, but whose stacks show that this time those behind are elsewhere while those
-        ahead wait inside NCCL."""
+        """(C,) communicators that are as uneven as ever, but whose stacks show that this time those behind are elsewhere while
+        those ahead wait inside NCCL."""
         layout, members = self._history.layout, self._history.members
         result = np.zeros(len(layout.comms), np.bool_)
         for comm in np.flatnonzero(steady).tolist() if self.samples else ():
@@ -112,8 +111,8 @@ class Judge:
             result[comm] = elsewhere and sum(phase in WAITING for phase in ahead) * 2 > len(ahead)
         return result
 
-    def _names(self, since: float) -> Names:
-        return Names(self._history.layout, self._facts(since)[0])
+    def _names(self) -> Names:
+        return Names(self._history.layout, self._facts(-np.inf)[0])
 
     def _facts(self, since: float) -> tuple[Facts, Facts]:
         """The newest and the second newest evidence of a stall that began at `since`."""

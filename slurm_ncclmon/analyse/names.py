@@ -17,23 +17,21 @@ class Names:
     def __init__(self, layout: Layout, facts: Facts) -> None:
         self._layout = layout
         self.facts = facts
-        here = np.unique(layout.process)
-        self._processes = len(here)
-        world = np.flatnonzero(layout.size == len(here))
-        self._world_rank = np.full(len(layout.processes.gpus), -1)
-        if len(world):
-            rows = layout.rows(int(world[0]))
-            self._world_rank[layout.process[rows]] = layout.rank[rows]
-        self._hosts = np.array(layout.processes.hosts, np.int64)
-        self._one_host = len(np.unique(self._hosts[here])) < 2
+        self._processes = len(layout.process_start)
+        world = np.flatnonzero(layout.size == self._processes)
+        self._world = layout.rows(int(world[0])) if len(world) else slice(0, 0)
+        first = layout.process[:1]
+        self._one_host = all(
+            layout.processes.hosts[number] == layout.processes.hosts[int(first[0])] for number in layout.present
+        )
 
     def global_rank(self, process: int) -> int | None:
         """The job's rank: as the process itself was told, else its rank in the communicator of all."""
         told = self.facts.of(process)
         if told is not None and told.report.rank is not None:
             return told.report.rank
-        rank = int(self._world_rank[process])
-        return rank if rank >= 0 else None
+        rows = np.flatnonzero(self._layout.process[self._world] == process)
+        return int(self._layout.rank[self._world][rows[0]]) if len(rows) else None
 
     def row_of(self, process: int) -> int:
         """A row of `process`: that in the largest communicator it is in."""
@@ -76,5 +74,5 @@ class Names:
             return "world"
         if self._one_host or size < 2:
             return None
-        hosts = self._hosts[self._layout.process[self._layout.rows(comm)]]
-        return "tp" if (hosts == hosts[0]).all() else "dp"
+        members = self._layout.process[self._layout.rows(comm)].tolist()
+        return "tp" if len({self._layout.processes.hosts[process] for process in members}) == 1 else "dp"

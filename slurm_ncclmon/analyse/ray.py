@@ -1,11 +1,11 @@
 """Ray Train's judgement (its NCCL RAS callback, 2.60), for comparison: counts alone, polls instead of time.
 
-A communicator is suspect when its running ranks differ in any operation's count. A report in which it is suspect and all counts are those
-of the report before adds one to its streak; any other report that has it, or has it no more, ends the streak. At `confirm_polls` the
-hang is confirmed. A poll without a report changes nothing.
+A communicator is suspect when its running ranks differ in any operation's count. A report in which it is suspect and all
+counts are those of the report before adds one to its streak; any other report that has it, or has it no more, ends the streak.
+At `confirm_polls` the hang is confirmed. A poll without a report changes nothing.
 
-The mapping of settings: Ray's `confirm_polls` is `confirm / interval`, so its clock gains one `interval` for each such report and stands
-still in between. Nobody is named, no graph is drawn, and a rank that is no longer RUNNING takes its communicator out.
+The mapping of settings: Ray's `confirm_polls` is `confirm / interval`, so its clock gains one `interval` for each such report
+and stands still in between. Nobody is named, no graph is drawn, and a rank that is no longer RUNNING takes its communicator out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class RayJudge:
             confidence=0.5,
             frozen_s=frozen,
             clock_s=frozen,
-            evidence=(f"Counts differ on communicator {key.hash} and were the same in {self._last[key].streak + 1} reports.",),
+            evidence=(
+                f"Counts differ on communicator {key.hash} and were the same in {self._last[key].streak + 1} reports.",
+            ),
             keys=frozenset({key}),
             processes=frozenset(),
             not_decidable=("Who is the cause: this setting judges by counts alone, as Ray Train does.",),

@@ -94,7 +94,9 @@ def _ended_or_stopped(draft: Draft, facts: Facts) -> Draft:
             draft,
             kind="dead",
             culprits=_because(draft.culprits, why),
-            not_decidable=("Whether it was killed, crashed or ended by itself; see the job's own output and dmesg of its node.",),
+            not_decidable=(
+                "Whether it was killed, crashed or ended by itself; see the job's own output and dmesg of its node.",
+            ),
             confidence=0.97,
         )
     return draft
@@ -114,8 +116,10 @@ def _stands(draft: Draft, told: dict[int, Fact], before: Facts) -> list[str]:
         line = f"{who} on {fact.node}: {LABELS.get(report.phase, report.phase)}{where}, process state {report.state}"
         earlier = before.of(process)
         if earlier is not None and earlier.report is not report and before.evidence is not None:
-            line += ", at the same place as in the sample before" if same_stack(report, earlier.report) else (
-                ", elsewhere than in the sample before: it moves"
+            line += (
+                ", at the same place as in the sample before"
+                if same_stack(report, earlier.report)
+                else (", elsewhere than in the sample before: it moves")
             )
         lines.append(line + ".")
     rest = len(told) - _MOST_TOLD
@@ -157,7 +161,8 @@ def _surer(draft: Draft, told: dict[int, Fact]) -> Draft:
         confidence=min(draft.confidence, 0.6),
         alternatives=(
             *draft.alternatives,
-            f"{waiting} of the named {verb(len(phases), 'rank', 'ranks')} by the stack {verb(waiting, 'waits', 'wait')} too, in something that"
+            f"{waiting} of the named {verb(len(phases), 'rank', 'ranks')} by the stack {verb(waiting, 'waits', 'wait')}"
+            " too, in something that"
             " NCCL's RAS does not count (send/recv, a CUDA graph, another library): the cause may lie behind that.",
         ),
     )

@@ -1,8 +1,8 @@
 """A step in which nothing moves and everybody has launched the same: a hang inside a collective looks exactly like a pause.
 
 Counts alone never tell one from the other. What does is a score over other evidence, each line a sentence:
-stacks that wait in collectives, the same in two samples; GPUs that spin at low power; hardware events; no storage traffic and silent
-network counters. Less than two points, and the verdict stays a suspicion that says why.
+stacks that wait in collectives, the same in two samples; GPUs that spin at low power; hardware events; no storage traffic and
+silent network counters. Less than two points, and the verdict stays a suspicion that says why.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Score:
 def symmetric_draft(
     history: History, shape: Shape, names: Names, before: Facts, now: float, settings: Settings, progress_since: float
 ) -> Draft | None:
-    """A draft when no process of the step has launched anything for a while; None while anybody moves. `progress_since`: last sign of
-    progress from elsewhere (probe frames)."""
+    """A draft when no process of the step has launched anything for a while; None while anybody moves. `progress_since`: last
+    sign of progress from elsewhere (probe frames)."""
     layout, members = history.layout, history.members
     counted = shape.running & (shape.highest > 0)[layout.comm_of] if len(layout.comms) else shape.running
     if not counted.any():
@@ -70,17 +70,21 @@ def symmetric_draft(
         frozen_s=now - since,
         clock_s=now - since,
         evidence=(
-            f"No rank has launched anything for {format_duration(now - since)}, and on every communicator all have launched the same"
+            f"No rank has launched anything for {format_duration(now - since)}, and on every communicator all have launched"
+            " the same"
             f" ({int(shape.highest[comm])} operations on the largest).",
         ),
         keys=frozenset(layout.comms),
         processes=frozenset(),
         not_decidable=(
-            "From counts alone: whether all ranks hang inside a collective, or pause outside of one (checkpoint, evaluation, compilation,"
+            "From counts alone: whether all ranks hang inside a collective, or pause outside of one (checkpoint,"
+            " evaluation, compilation,"
             " CUDA graphs, send/recv); counts are equal in all of these.",
         ),
-        victims=len(np.unique(layout.process[counted])),
-        frozen=tuple(_resting(history, names, comm, now) for comm in np.flatnonzero(shape.highest > 0)[:MOST_LISTED].tolist()),
+        victims=int(layout.processes_in(np.flatnonzero(shape.highest > 0)).sum()),
+        frozen=tuple(
+            _resting(history, names, comm, now) for comm in np.flatnonzero(shape.highest > 0)[:MOST_LISTED].tolist()
+        ),
         pause=(key, "all"),
         confirmable=False,
         young=bool(history.comms.advances[comm] == 0 and history.comms.lowest[comm] < 8),
@@ -97,7 +101,9 @@ def _resting(history: History, names: Names, comm: int, now: float) -> FrozenCom
 def _main(history: History, shape: Shape) -> int:
     """The communicator to speak of: the largest that counts anything."""
     layout = history.layout
-    return max(np.flatnonzero(shape.highest > 0).tolist(), key=lambda comm: (int(layout.size[comm]), layout.comms[comm]))
+    return max(
+        np.flatnonzero(shape.highest > 0).tolist(), key=lambda comm: (int(layout.size[comm]), layout.comms[comm])
+    )
 
 
 def _weighed(draft: Draft, names: Names, before: Facts, settings: Settings) -> Draft:
@@ -117,7 +123,8 @@ def _weighed(draft: Draft, names: Names, before: Facts, settings: Settings) -> D
         confirmable=score.points >= NEEDED,
         excused=score.points <= 0,
         not_decidable=(
-            "Which rank or link is at fault, and whether arguments of the collective differ between ranks: all counts and stacks agree."
+            "Which rank or link is at fault, and whether arguments of the collective differ between ranks: all counts and"
+            " stacks agree."
             " Probe frames tell it, or a test of the nodes (nccl-tests on half of them, then on half of those).",
         ),
     )
@@ -130,12 +137,20 @@ def _stacks(facts: Facts, before: Facts) -> Score:
     working = [report for report in known if busy(report)]
     if working:
         ranks = [report.rank if report.rank is not None else report.pid for report in working]
-        return score.add(-2, f"{ranks_phrase(ranks).capitalize()}: {LABELS[working[0].phase]} ({place(working[0])}), as in a pause.")
+        return score.add(
+            -2, f"{ranks_phrase(ranks).capitalize()}: {LABELS[working[0].phase]} ({place(working[0])}), as in a pause."
+        )
     inside = [report for report in known if report.phase in _INSIDE]
     if known and len(known) >= MOST * len(reports) and len(inside) >= MOST * len(known):
-        score = score.add(1, f"The main threads of {len(inside)} of {len(known)} ranks wait in a collective or send/recv.", True)
+        score = score.add(
+            1, f"The main threads of {len(inside)} of {len(known)} ranks wait in a collective or send/recv.", True
+        )
         pairs = [(fact.report, old.report) for p in facts.known() if (fact := facts.of(p)) and (old := before.of(p))]
-        if before.evidence is not facts.evidence and pairs and sum(same_stack(a, b) for a, b in pairs) >= MOST * len(pairs):
+        if (
+            before.evidence is not facts.evidence
+            and pairs
+            and sum(same_stack(a, b) for a, b in pairs) >= MOST * len(pairs)
+        ):
             score = score.add(1, "They stand at the same place as in the sample before.")
     elif known:
         phases = Counter(LABELS.get(report.phase, report.phase) for report in known)
@@ -150,9 +165,13 @@ def _gpus(score: Score, facts: Facts) -> Score:
         return score
     if sum(_share(gpu) >= WORKING_POWER for gpu in measured) * 2 > len(measured):
         return score.add(-9, "Most GPUs draw the power of work: they compute, whatever the counts say (CUDA graphs).")
-    spinning = [gpu for gpu in measured if (gpu.utilisation or 0.0) >= SPINNING_UTILISATION and _share(gpu) <= SPINNING_POWER]
+    spinning = [
+        gpu for gpu in measured if (gpu.utilisation or 0.0) >= SPINNING_UTILISATION and _share(gpu) <= SPINNING_POWER
+    ]
     if len(spinning) >= MOST * len(measured):
-        return score.add(1, f"{len(spinning)} of {len(measured)} GPUs are busy at little power, as NCCL's waiting kernels are.", True)
+        return score.add(
+            1, f"{len(spinning)} of {len(measured)} GPUs are busy at little power, as NCCL's waiting kernels are.", True
+        )
     return score
 
 
@@ -210,8 +229,13 @@ def _outlier_draft(draft: Draft, names: Names, outliers: list[int], settings: Se
         culprits=tuple(names.culprit(names.row_of(process), why) for process in outliers),
         processes=frozenset(outliers),
         confidence=0.6,
-        evidence=(*draft.evidence, f"{ranks_phrase(ranks).capitalize()}: {label} at {place(told[0].report)}; all others wait inside NCCL."),
-        not_decidable=("Which operation is waited for: RAS does not count it (send/recv, all-to-all, or one inside a CUDA graph).",),
+        evidence=(
+            *draft.evidence,
+            f"{ranks_phrase(ranks).capitalize()}: {label} at {place(told[0].report)}; all others wait inside NCCL.",
+        ),
+        not_decidable=(
+            "Which operation is waited for: RAS does not count it (send/recv, all-to-all, or one inside a CUDA graph).",
+        ),
         victims=draft.victims - len(outliers),
         confirmable=True,
         round=None,

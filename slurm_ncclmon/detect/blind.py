@@ -34,7 +34,9 @@ class Blindness:
         """No usable answer came."""
         self.since = now if self.since is None else self.since
         report = poll.report
-        self.trouble = poll.trouble or (report.problems[0].text if report is not None and report.problems else "no answer")
+        self.trouble = poll.trouble or (
+            report.problems[0].text if report is not None and report.problems else "no answer"
+        )
         if report is None:
             return
         building = any(problem.kind in UNDER_CONSTRUCTION for problem in report.problems)

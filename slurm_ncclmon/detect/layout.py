@@ -69,6 +69,18 @@ class Layout:
         """Rows of communicator number `comm`."""
         return slice(int(self.start[comm]), int(self.start[comm + 1]))
 
+    @property
+    def present(self) -> NDArray[np.int64]:
+        """Numbers of the processes that have rows, ascending."""
+        found: NDArray[np.int64] = self.process[self.by_process[self.process_start]]
+        return found
+
+    def processes_in(self, comms: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """By process number, whether it is a member of one of `comms`."""
+        member = np.zeros(len(self.processes.gpus), np.bool_)
+        member[self.process[spread(self, comms)]] = True
+        return member
+
     def latest_of_process(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
         """(M,) for each row the latest `time` (M,) among all rows of its process."""
         if not len(time):

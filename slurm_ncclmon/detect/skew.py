@@ -30,7 +30,8 @@ class _Seen:
 
 
 class Skew:
-    """`update` after each report that changed counts; `steady` are then the communicators whose present unevenness is their usual."""
+    """`update` after each report that changed counts; `steady` are then the communicators whose present unevenness is their
+    usual."""
 
     def __init__(self) -> None:
         self._seen: _Seen | None = None

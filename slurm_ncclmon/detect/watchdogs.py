@@ -1,8 +1,8 @@
 """PyTorch's own watchdogs, read from the ranks' environment: who kills the job first, they or we?
 
-Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (2.4 to 2.9): TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s; 600 s before 2.4),
-TORCH_NCCL_ENABLE_MONITORING, TORCH_NCCL_ASYNC_ERROR_HANDLING (0: no watchdog kill). The timeout of a process group (10 min for NCCL)
-is an argument of the program and can not be seen from outside.
+Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp (2.4 to 2.9): TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s; 600 s before
+2.4), TORCH_NCCL_ENABLE_MONITORING, TORCH_NCCL_ASYNC_ERROR_HANDLING (0: no watchdog kill). The timeout of a process group (10
+min for NCCL) is an argument of the program and can not be seen from outside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def limits(environment: Mapping[str, str]) -> list[Limit]:
     if any(environment.get(name) == "0" for name in _HANDLING):
         return []
     if any(name.startswith(("TORCH_", "TORCHELASTIC_")) for name in environment):
-        found.append(Limit(GROUP_TIMEOUT_S, "PyTorch's process group timeout (10 min unless the program says otherwise)"))
+        found.append(
+            Limit(GROUP_TIMEOUT_S, "PyTorch's process group timeout (10 min unless the program says otherwise)")
+        )
     for name in _HEARTBEAT:
         seconds = _number(environment.get(name))
         if seconds is not None and environment.get(_MONITORING, "1").lower() not in ("0", "false"):
@@ -47,7 +49,9 @@ def limits(environment: Mapping[str, str]) -> list[Limit]:
 def late(processes: Iterable[ProcessReport], settings: Settings) -> str | None:
     """A warning when one of the ranks' watchdogs ends the job before evidence is complete; None when all is well."""
     soonest = min(
-        (limit for process in processes for limit in limits(process.environment)), key=lambda limit: limit.seconds, default=None
+        (limit for process in processes for limit in limits(process.environment)),
+        key=lambda limit: limit.seconds,
+        default=None,
     )
     if soonest is None or settings.confirm + COLLECTION_S <= soonest.seconds:
         return None
