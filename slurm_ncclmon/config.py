@@ -63,8 +63,6 @@ class Settings:
             dead=min(self.dead, self.confirm),
             exited=min(self.exited, self.confirm),
             phase_limit=min(self.phase_limit, self.confirm * 6),
-            init=min(self.init, 6 * self.confirm),
-            phase_limit=min(self.phase_limit, 6 * self.confirm),
         )
 
 
