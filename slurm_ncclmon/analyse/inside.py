@@ -14,7 +14,9 @@ from slurm_ncclmon.analyse.names import Names
 from slurm_ncclmon.analyse.wording import comm_phrase, ranks_phrase, verb
 from slurm_ncclmon.detect.history import History
 from slurm_ncclmon.durations import format_duration
-from slurm_ncclmon.probe.frame import FUNCTIONS, OP_RECV, OP_SEND, Frames, together
+from slurm_ncclmon.probe.decode import together
+from slurm_ncclmon.probe.frame import Frames
+from slurm_ncclmon.probe.layout import FUNCTIONS, OP_RECV, OP_SEND
 from slurm_ncclmon.probe.standing import ENQUEUED, ENTERED, NOT_ENTERED, STARTED, Signature, Standing, standing
 from slurm_ncclmon.verdict import Culprit, Edge
 

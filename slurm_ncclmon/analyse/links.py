@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_ncclmon.analyse.frontier import Links, frontier, torn_links
-from slurm_ncclmon.probe.frame import (
+from slurm_ncclmon.probe.frame import Frames
+from slurm_ncclmon.probe.layout import (
     CHANNELS,
     WAIT_RECV_GPU,
     WAIT_RECV_NETWORK,
     WAIT_SEND_GPU,
     WAIT_SEND_NETWORK,
     WAIT_SEND_PEER,
-    Frames,
 )
 
 Numbers = NDArray[np.int64]
