@@ -26,6 +26,7 @@ void srun_options_read(void)
 		setenv(OPTION_ENVIRONMENT, request.effective, 1);
 }
 
+/* The site's wish alone is not for the batch and interactive steps, nor for steps smaller than it says. */
 static bool is_wanted(spank_t spank, uint32_t step)
 {
 	uint32_t tasks = 0;
@@ -53,17 +54,9 @@ static const char *own_srun(void)
 	return length > 0 ? path : "srun";
 }
 
-void srun_step_created(spank_t spank)
+static void start_monitor(uint32_t job, uint32_t step)
 {
-	static bool called;
-	uint32_t job, step;
-	struct launch launch;
-
-	if (called || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
-	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || !is_wanted(spank, step))
-		return;
-	called = true;
-	launch = (struct launch){
+	struct launch launch = {
 		.job = job,
 		.step = step,
 		.options = request.effective,
@@ -72,8 +65,24 @@ void srun_step_created(spank_t spank)
 		.config = site.config,
 		.delay_ms = site.delay_ms,
 	};
+
 	if (launch_start(&launch) && on_exit(keep_status, NULL))
 		whisper("the status of srun will not be known");
+}
+
+void srun_step_created(spank_t spank)
+{
+	static bool called;
+	uint32_t job, step;
+
+	if (called || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
+		return;
+	called = true;
+	if (is_wanted(spank, step))
+		start_monitor(job, step);
+	else if (request.watch && !request.asked)
+		setenv(OPTION_ENVIRONMENT, "", 1); /* or an srun inside would take the site's wish for the user's */
 }
 
 void srun_exit(void)

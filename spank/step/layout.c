@@ -12,7 +12,7 @@
 /* The first name of a folded list: "n[08-11,20],m1" is n08. */
 static bool first_name(const char *list, char *name, size_t size)
 {
-	hostlist_t hosts = slurm_hostlist_create(list);
+	__auto_type hosts = slurm_hostlist_create(list); /* hostlist_t, and hostlist_t * in later releases */
 	char *first = hosts ? slurm_hostlist_shift(hosts) : NULL;
 	bool fits = first && strlen(first) < size;
 

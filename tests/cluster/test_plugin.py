@@ -174,6 +174,18 @@ def test_off_wins_over_the_site(cluster: Cluster, place: Place) -> None:
         cluster.set_plugin_args(before)
 
 
+def test_small_steps_inside_an_interactive_allocation(cluster: Cluster, place: Place) -> None:
+    before = cluster.plan.plugin_args
+    cluster.set_plugin_args(f"{before} default=observe min_tasks=2")
+    try:
+        script = f"srun -n1 sleep 0.6 < /dev/null\nsrun -n2 {place.when_watched} true\nexit\n"
+        result = place.run("salloc", "-n2", stdin=script, env={"SHELL": "/bin/bash"})
+    finally:
+        cluster.set_plugin_args(before)
+    assert result.returncode == 0, result.stderr
+    assert f"start monitor {job_of(place)}.1 " in place.only_log()
+
+
 def test_mistakes_of_the_site_break_no_job(cluster: Cluster, place: Place) -> None:
     before = cluster.plan.plugin_args
     cluster.set_plugin_args(f"{before} default=cancle dealy=1s")
