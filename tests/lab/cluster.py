@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from . import cluster_database, processes
-from .cluster_files import GPUS_PER_NODE, Plan, gres_conf, plugstack_conf, slurm_conf
+from .cluster_files import GPUS_PER_NODE, Plan, cgroup_conf, gres_conf, plugstack_conf, slurm_conf
 
 BASE = Path("/var/tmp")
 PREFIX = Path(os.environ.get("NCCLMON_PREFIX", "/opt/slurm-ncclmon"))
@@ -74,6 +74,7 @@ class Cluster:
         _write(self.folder / "plan.json", json.dumps(asdict(plan), default=str, indent=1))
         _write(plan.slurm_conf, slurm_conf(plan))
         _write(self.folder / "gres.conf", gres_conf(plan))
+        _write(self.folder / "cgroup.conf", cgroup_conf())
         _write(self.folder / "plugstack.conf", plugstack_conf(plan))
 
     # ---- up and down
@@ -178,7 +179,9 @@ class Cluster:
             pid = int((self.folder / "run" / f"{daemon}.started").read_text())
         except FileNotFoundError:
             return None
-        if daemon in self._started:  # our child: no zombie stays, and no doubt whose it is (just started, it has no environment yet)
+        if (
+            daemon in self._started
+        ):  # our child: no zombie stays, and no doubt whose it is (just started, it has no environment yet)
             return pid if self._started[daemon].poll() is None else None
         ours = f"SLURM_CONF={self.folder}/".encode() in processes.read_bytes(pid, "environ")
         return pid if ours and processes.is_alive(pid) else None
@@ -303,7 +306,7 @@ class Cluster:
         if not root:
             user = pwd.getpwnam(TEST_USER)
             kwargs.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[], umask=0o022)
-        where = cwd or (self.folder if root else self.home)
+        where = cwd or (self.plan.folder if root else self.plan.home)
         return subprocess.Popen(list(command), cwd=where, env={**self.environment(root), **(env or {})}, **kwargs)
 
     def run(self, command: Sequence[str], root: bool = False, timeout_s: float = 60.0, cwd: Path | None = None,

@@ -120,6 +120,15 @@ def gres_conf(plan: Plan) -> str:
     return f"Name=gpu File={plan.folder}/gpu/[0-{GPUS_PER_NODE - 1}]\n"
 
 
+def cgroup_conf() -> str:
+    """cgroup.conf: nothing here uses cgroups, and the plugin for version 1 is the one that then touches none.
+
+    Left to itself, slurmd would look for what the machine has, end where that is nothing, and ask systemd for a scope
+    where that is version 2.
+    """
+    return "CgroupPlugin=cgroup/v1\n"
+
+
 def plugstack_conf(plan: Plan) -> str:
     """plugstack.conf: our plugin as a site would enable it, or nothing."""
     if plan.plugin is None:

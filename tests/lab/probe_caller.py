@@ -202,9 +202,7 @@ class Communicator:
 
     def enqueue_p2p(self, function: str, peer: int, count: int, datatype: str = "ncclFloat32") -> Operation:
         """The host launches a "Send" or a "Recv"."""
-        p2p = _P2p(
-            function=literal(function), count=count, peer=peer, datatype=literal(datatype), channels=1
-        )
+        p2p = _P2p(function=literal(function), count=count, peer=peer, datatype=literal(datatype), channels=1)
         return self._launch(P2P_API, P2P, 1, p2p=p2p)
 
     def _launch(self, api: int, kind: int, channels: int, **values: object) -> Operation:
@@ -235,7 +233,12 @@ class Communicator:
         return (self._rank + (1 if sends else -1)) % self._size
 
     def advance(
-        self, operation: Operation, sent: int, received: int, send_waits: int = SEND_GPU_WAIT, receive_waits: int = RECV_WAIT
+        self,
+        operation: Operation,
+        sent: int,
+        received: int,
+        send_waits: int = SEND_GPU_WAIT,
+        receive_waits: int = RECV_WAIT,
     ) -> None:
         """Up to `sent` and `received` steps are done on each channel; the next of each direction waits, in the given state."""
         for link in operation.links:

@@ -58,11 +58,16 @@ class SharedFile:
     # ---- ranks
 
     def announce(self, rank: int, pid: int, device: int, node_id: int, node: str) -> None:
-        """Tells the others of this process."""
+        """Tells the others of this process; its pid comes last, so that who sees it sees the rest."""
         slot = _HEADER + rank * _SLOT
-        for index, value in enumerate((pid, device, node_id)):
-            self.words[slot + index] = value
         self._memory[(slot + 4) * 8 : (slot + 8) * 8] = node.encode()[:32].ljust(32, b"\0")
+        self.words[slot + 1], self.words[slot + 2] = device, node_id
+        self.words[slot] = pid
+        self.wake(0)
+
+    def wait_for_all(self, ranks: int) -> None:
+        """Sleeps until that many ranks have announced themselves."""
+        self.wait(0, lambda: all(self.process(rank)[0] for rank in range(ranks)))
 
     def node(self, rank: int) -> str:
         """Name of the node that the rank runs on."""

@@ -75,6 +75,7 @@ class Training:
                     dist.new_group(self.world, kind, name(kind, number), ranks, index, joins_mesh)
                 index += 1
         if self.me.rank == 0:
+            self.shared.wait_for_all(self.me.world_size)
             write_json(self.folder / "ranks.json", self.describe())
             if self.options.fault == "none":
                 self.write_truth(0, None, [])
