@@ -87,6 +87,6 @@ def pair_faults(ages: NDArray[np.float64]) -> PairFaults:
     cells[:, columns] = cells[lines, :] = False
     if (ages > 0).sum() == 1:
         return PairFaults(
-            np.zeros(0, np.int64), np.zeros(0, np.int64), tuple(map(tuple, np.argwhere(ages > 0).tolist()))
+            np.zeros(0, np.int64), np.zeros(0, np.int64), tuple((int(i), int(j)) for i, j in np.argwhere(ages > 0))
         )
     return PairFaults(columns, lines, tuple((int(i), int(j)) for i, j in np.argwhere(cells)))
