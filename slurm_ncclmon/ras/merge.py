@@ -10,6 +10,7 @@ import numpy as np
 
 from slurm_ncclmon.errors import RasError
 from slurm_ncclmon.observation import Poll
+from slurm_ncclmon.ras.columns import in_order_of_appearance
 from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.problems import CONTRADICTIONS
 from slurm_ncclmon.ras.report import CommKey, Gpu, Problem, Report
@@ -49,14 +50,7 @@ def merge(reports: Sequence[Report], notes: Sequence[Problem] = ()) -> Report:
         for c, key in enumerate(report.comms)
         if best[key] == number
     ]
-    rows = [_rows_of(report, [c for n, c in picked if n == number]) for number, report in enumerate(reports)]
-    gpus: dict[Gpu, int] = {}
-    numbers = [np.array([gpus.setdefault(g, len(gpus)) for g in r.gpus], np.int32) for r in reports]
     members = [int(reports[n].start[c + 1] - reports[n].start[c]) for n, c in picked]
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(report, name)[rows[n]] for n, report in enumerate(reports)])
-        for name in ("rank", "counts", "init_state", "async_error", "flags")
-    }
     merged = replace(
         reports[0],
         collection_s=max(report.collection_s for report in reports),
@@ -64,18 +58,34 @@ def merge(reports: Sequence[Report], notes: Sequence[Problem] = ()) -> Report:
         comms=tuple(reports[n].comms[c] for n, c in picked),
         size=np.array([reports[n].size[c] for n, c in picked], np.int32),
         start=np.concatenate([np.zeros(1, np.int64), np.cumsum(members, dtype=np.int64)]),
-        gpu=np.concatenate([numbers[n][report.gpu[rows[n]]] for n, report in enumerate(reports)]),
-        gpus=tuple(gpus),
-        problems=tuple(problem for report in reports for problem in report.problems),
+        problems=tuple(p for n, report in enumerate(reports) for p in report.problems if best.get(p.comm, n) == n),
         coherent=all(report.coherent for report in reports),
-        **columns,
+        **_columns(reports, picked),
     )
     return _noted(merged, notes)
 
 
-def _best(reports: Sequence[Report]) -> dict[CommKey, int]:
+def _columns(reports: Sequence[Report], picked: list[tuple[int, int]]) -> dict[str, Any]:
+    """Members of the communicators `picked` by report and number, and who they are."""
+    rows = [_rows_of(report, [c for n, c in picked if n == number]) for number, report in enumerate(reports)]
+    gpus: dict[Gpu, int] = {}
+    numbers = [np.array([gpus.setdefault(gpu, len(gpus)) for gpu in report.gpus], np.int64) for report in reports]
+    together = np.concatenate([numbers[n][report.gpu[rows[n]]] for n, report in enumerate(reports)])
+    number, used = in_order_of_appearance(together, len(gpus))
+    known = list(gpus)
+    return {
+        "gpu": number,
+        "gpus": tuple(known[gpu] for gpu in used),
+        **{
+            name: np.concatenate([getattr(report, name)[rows[n]] for n, report in enumerate(reports)])
+            for name in ("rank", "counts", "init_state", "async_error", "flags")
+        },
+    }
+
+
+def _best(reports: Sequence[Report]) -> dict[CommKey | None, int]:
     """Which report each communicator is taken from."""
-    best: dict[CommKey, tuple[int, int]] = {}
+    best: dict[CommKey | None, tuple[int, int]] = {}
     for number, report in enumerate(reports):
         known = np.diff(report.start)
         for c, key in enumerate(report.comms):

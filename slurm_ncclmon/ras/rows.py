@@ -8,7 +8,7 @@ prints there. Text in any other layout is refused, never guessed at (entries.py 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from slurm_ncclmon.ras.report import ABORTED, DEAD, DESTROYED, FINALIZED, MISSIN
 LINES = 21
 """Lines of a member."""
 
-_GPU = re.compile(rb'"host": "([^"\\]*)",\n +"pid": (-?[0-9]{1,9}),\n +"cuda_dev": (-?[0-9]{1,9}),\n +"nvml_dev": (-?[0-9]{1,9})')
+_GPU = re.compile(
+    rb'"host": "([^"\\]*)",\n +"pid": (-?[0-9]{1,9}),\n +"cuda_dev": (-?[0-9]{1,9}),\n +"nvml_dev": (-?[0-9]{1,9})'
+)
 _MISSING = re.compile(
     rb'        \{\n          "rank": (0|[1-9][0-9]{0,8}),\n          ("host": "[^"\\\n]*",\n          "pid": -?[0-9]{1,9},\n'
     rb'          "cuda_dev": -?[0-9]{1,9},\n          "nvml_dev": -?[0-9]{1,9})(,?)\n'
@@ -81,6 +83,11 @@ class Members(NamedTuple):
     init_state: NDArray[np.int16]
     async_error: NDArray[np.int16]
     flags: NDArray[np.uint8]
+
+    def part(self, first: int, end: int) -> Members:
+        """Members `first` to `end`."""
+        columns: tuple[Any, ...] = tuple(column[first:end] for column in self)
+        return Members(*columns)
 
 
 NOBODY = Members(

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from slurm_ncclmon.ras.columns import Gpus
 from slurm_ncclmon.ras.report import CommKey
-from slurm_ncclmon.ras.rows import LINES, NOBODY, Block, GpuTexts, IrregularError, Members, join, read_blocks, read_missing
+from slurm_ncclmon.ras.rows import (
+    LINES,
+    NOBODY,
+    Block,
+    GpuTexts,
+    IrregularError,
+    Members,
+    join,
+    read_blocks,
+    read_missing,
+)
 
 MEMBERS = 256
 """Most members of one communicator in a piece, and enough of several to end one."""
@@ -95,7 +105,7 @@ class Pieces:
         while state != END:
             name = (state, text[at : at + 120])
             piece = self._known.get(name)
-            if piece is None or not text.startswith(piece.raw, at):  # type: ignore[arg-type] # takes any buffer
+            if piece is None or not text.startswith(piece.raw, at):
                 piece = fresh[name] = reader.piece(at, state)
             begin, at = at, at + len(piece.raw)
             piece.raw = view[begin:at]
@@ -234,7 +244,7 @@ class _Reader:
             tables: list[Members] = []
             for table in _runs(parts):
                 if isinstance(table, int):
-                    tables.append(Members(*(column[row : row + table] for column in members)))
+                    tables.append(members.part(row, row + table))
                     row += table
                 else:
                     tables.append(table)

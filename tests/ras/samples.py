@@ -42,9 +42,9 @@ def assert_sound(report: Report) -> None:
     assert len(set(report.comms)) == len(report.comms)
     for column in (report.gpu, report.counts, report.init_state, report.async_error, report.flags):
         assert len(column) == members
-    assert not members or (0 <= report.gpu).all() and report.gpu.max() < len(report.gpus)
+    assert not members or ((report.gpu >= 0).all() and report.gpu.max() < len(report.gpus))
     for c, size in enumerate(report.size):
         ranks = report.rank[report.rows(c)]
         assert size > 0
         assert (np.diff(ranks) > 0).all()
-        assert not len(ranks) or 0 <= ranks[0] and ranks[-1] < size
+        assert not len(ranks) or (ranks[0] >= 0 and ranks[-1] < size)

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from bench.ras_decode import answer
 from slurm_ncclmon.errors import ReportError
 from slurm_ncclmon.ras import problems as kind
 from slurm_ncclmon.ras import segments
@@ -15,6 +14,7 @@ from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.report import ABORTED, DEAD, MISSING, OPERATIONS, UNRESPONSIVE, CommKey, Gpu, Report
 from slurm_ncclmon.ras.rows import IrregularError
 from tests.ras.samples import ALL_SAMPLES, JSON_SAMPLES, assert_same, assert_sound, kinds, sample
+from tests.ras.synthetic import answer
 
 
 def decode(name: str) -> Report:
@@ -110,7 +110,9 @@ def test_four_nodes() -> None:
 
 
 def test_all_zero_is_named() -> None:
-    zeros = re.sub(rb'(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce)": \d+', rb'\1": 0', sample("healthy-2.28.9.json"))
+    zeros = re.sub(
+        rb'(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce)": \d+', rb'\1": 0', sample("healthy-2.28.9.json")
+    )
     assert kinds(Decoder().decode(zeros)) == {kind.ALL_ZERO}
 
 
@@ -119,7 +121,9 @@ def test_lines_of_a_launcher_before_the_answer() -> None:
     assert_same(Decoder().decode(b"srun: some warning\nOK\n" + text), Decoder().decode(text))
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"Connection refused", b"{}", b"[]", b'{"communicators": 3}', b"\xff" * 100, b"{" * 10**6])
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"Connection refused", b"{}", b"[]", b'{"communicators": 3}', b"\xff" * 100, b"{" * 10**6]
+)
 def test_what_is_no_answer_is_an_error(text: bytes) -> None:
     with pytest.raises(ReportError):
         Decoder().decode(text)

@@ -17,7 +17,28 @@ from slurm_ncclmon.ras.report import Report
 from tests.ras.samples import ALL_SAMPLES, JSON_SAMPLES, assert_same, assert_sound, sample
 
 TEXTS = {name: sample(name) for name in ALL_SAMPLES}
-SPECIAL = [None, True, False, -1, 0, 1, 2**31, 2**63, 2**64, 10**400, 1.5, -0.0, "", "0x0", "12", "x" * 5000, [], {}, [[]], {"rank": 1}]
+SPECIAL = [
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    2**64,
+    10**400,
+    1.5,
+    -0.0,
+    "",
+    "0x0",
+    "12",
+    "x" * 5000,
+    [],
+    {},
+    [[]],
+    {"rank": 1},
+]
 DECODER = Decoder()
 """Used throughout: what one answer was like must not matter to the next."""
 
@@ -56,7 +77,11 @@ def test_cut(name: str, at: float) -> None:
         assert not report.coherent
 
 
-@given(name=st.sampled_from(ALL_SAMPLES), seed=st.integers(0, 10**9), how=st.sampled_from(["double", "remove", "swap", "shuffle"]))
+@given(
+    name=st.sampled_from(ALL_SAMPLES),
+    seed=st.integers(0, 10**9),
+    how=st.sampled_from(["double", "remove", "swap", "shuffle"]),
+)
 @settings(max_examples=200, deadline=None)
 def test_lines_doubled_removed_and_exchanged(name: str, seed: int, how: str) -> None:
     report_or_none(lines_mixed(TEXTS[name], seed, how))
@@ -114,8 +139,14 @@ def test_anything(text: bytes) -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["communicators", "ranks", "hash", "status", "size", "rank", "ras", "missing_ranks"]), inner, max_size=6),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["communicators", "ranks", "hash", "status", "size", "rank", "ras", "missing_ranks"]),
+                inner,
+                max_size=6,
+            )
+        ),
         max_leaves=30,
     )
 )
