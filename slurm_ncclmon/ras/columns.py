@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_ncclmon.ras import problems as kind
-from slurm_ncclmon.ras.report import OPERATIONS, CommKey, Gpu, Problem, Report
+from slurm_ncclmon.ras.report import DEAD, MISSING, OPERATIONS, UNRESPONSIVE, CommKey, Gpu, Problem, Report
 
 NO_HASH = ("0x0", "")
 
@@ -88,6 +88,9 @@ def build(head: Head, comms: Comms, rows: Rows, gpus: Gpus, found: Sequence[Prob
         rows = rows.take(good)
     rows = _ordered(rows)
     rows = _unique(comms, rows, problems)
+    counted = all(problem.kind != kind.TEXT_ONLY for problem in found)
+    if counted:
+        _find_unfinished(comms, rows, problems)
     if not keep.all():
         renumbered = np.cumsum(keep) - 1
         rows = Rows(**{**vars(rows), "comm": renumbered[rows.comm]})
@@ -95,7 +98,6 @@ def build(head: Head, comms: Comms, rows: Rows, gpus: Gpus, found: Sequence[Prob
         problems.append(
             Problem(kind.TIMEOUTS, f"{head.timeouts} connections of the mesh were given up while collecting")
         )
-    counted = all(problem.kind != kind.TEXT_ONLY for problem in found)
     if counted and len(rows.rank) and not rows.counts.any():
         problems.append(Problem(kind.ALL_ZERO, "no rank has launched a counted collective"))
     return _report(head, comms, keep, rows, gpus, problems)
@@ -202,3 +204,24 @@ def _unique(comms: Comms, rows: Rows, problems: list[Problem]) -> Rows:
     bad[1:] |= again
     bad[:-1] |= again
     return rows.take(~bad)
+
+
+def _find_unfinished(comms: Comms, rows: Rows, problems: list[Problem]) -> None:
+    """Communicators that some of their processes have not finished making: nothing was launched in them, and processes that answer
+    have no data of them. NCCL then also loses data of other communicators, sometimes without another sign.
+
+    The same is seen of a communicator without collectives that processes have destroyed; those that did so with all
+    their communicators, used ones too, are recognised and let pass.
+    """
+    gone = (rows.flags & (MISSING | UNRESPONSIVE | DEAD)) == MISSING
+    if not gone.any():
+        return
+    used = np.zeros(len(comms.keys), np.bool_)
+    used[rows.comm[rows.counts.any(axis=1)]] = True
+    suspects = gone & ~used[rows.comm]
+    if not suspects.any():
+        return
+    left = np.setdiff1d(rows.gpu[gone & used[rows.comm]], rows.gpu[(rows.flags & MISSING) == 0])
+    for c in np.unique(rows.comm[suspects & ~np.isin(rows.gpu, left)]):
+        text = "nothing was launched in it, and processes that answer have no data of it: it is being made"
+        problems.append(Problem(kind.UNFINISHED_COMMUNICATOR, text, comms.keys[c]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 EMPTY_COMMUNICATOR = "empty_communicator"
+UNFINISHED_COMMUNICATOR = "unfinished_communicator"
 SUM_MISMATCH = "sum_mismatch"
 COUNT_MISMATCH = "count_mismatch"
 DUPLICATE_COMMUNICATOR = "duplicate_communicator"
@@ -20,12 +21,11 @@ NOT_SEEN = "not_seen"
 TEXT_ONLY = "text_only"
 MERGED_COUNTS = "merged_counts"
 SILENT_PROCESS = "silent_process"
-COUNT_FELL = "count_fell"
-RESTARTED = "restarted"
 
 CONTRADICTIONS = frozenset(
     {
         EMPTY_COMMUNICATOR,
+        UNFINISHED_COMMUNICATOR,
         SUM_MISMATCH,
         COUNT_MISMATCH,
         DUPLICATE_COMMUNICATOR,
@@ -33,7 +33,6 @@ CONTRADICTIONS = frozenset(
         RANK_OUT_OF_RANGE,
         TRUNCATED,
         CORRUPT,
-        COUNT_FELL,
     }
 )
 """An answer with one of these contradicts itself or what was known before: neither evidence of a hang nor of progress."""
