@@ -15,22 +15,24 @@ SHARES = (0.18, 0.18, 0.17, 0.14, 0.11, 0.09, 0.06, 0.04, 0.018, 0.012)
 TRIES = 20
 
 
-def build(seed: int, name: str | None = None, ranks: int | None = None, tier: str | None = None) -> Job:
-    """The job of a seed; what is given is not drawn. AssertionError where a case cannot be had."""
+def build(
+    seed: int, name: str | None = None, ranks: int | None = None, tier: str | None = None, most: int = SIZES[-1]
+) -> Job:
+    """The job of a seed, of at most so many ranks; what is given is not drawn. AssertionError where a case cannot be had."""
     names = list(CASES)
     chosen = CASES[name or names[seed % len(names)]]
     for attempt in range(TRIES):
         rng = np.random.default_rng((seed, attempt))
         try:
-            return _attempt(seed, rng, chosen, ranks, tier)
+            return _attempt(rng, seed, chosen, ranks, tier, most)
         except AssertionError:
             if attempt == TRIES - 1:
                 raise
     raise AssertionError
 
 
-def _attempt(seed: int, rng: np.random.Generator, chosen: Case, ranks: int | None, tier: str | None) -> Job:
-    allowed = [size for size in SIZES if chosen.least <= size <= chosen.most]
+def _attempt(rng: np.random.Generator, seed: int, chosen: Case, ranks: int | None, tier: str | None, most: int) -> Job:
+    allowed = [size for size in SIZES if chosen.least <= size <= min(chosen.most, most)]
     share = np.array([SHARES[SIZES.index(size)] for size in allowed])
     layout = _layout(rng, chosen, ranks or int(rng.choice(allowed, p=share / share.sum())))
     job = make(seed, rng, layout, _style(rng, chosen, layout))

@@ -97,7 +97,7 @@ class Machine:
         self._sizes = [len(comm.ranks) for comm in mesh.comms]
         self._rounds: list[dict[int, list[object]]] = [{} for _ in mesh.comms]
         self._over: list[list[float]] = [[] for _ in mesh.comms]
-        self._waiting: list[list[int]] = [[] for _ in mesh.comms]
+        self._waiting: list[set[int]] = [set() for _ in mesh.comms]
         self._broken: set[int] = set()
         self._todo: list[int] = []
 
@@ -106,8 +106,9 @@ class Machine:
         self._todo = list(range(len(self._programs) - 1, -1, -1))
         while self._todo:
             rank = self._todo.pop()
-            while self._device(rank) | self._run_host(rank):
-                pass
+            self._device(rank)
+            while self._run_host(rank):
+                self._device(rank)
         return Trace(
             self._mesh,
             self._programs,
@@ -165,16 +166,15 @@ class Machine:
             self._enter(slot, comm, clock, -2, "init")
         number = self._pending[rank]
         if len(self._over[comm]) <= number:
-            self._waiting[comm].append(rank)
+            self._waiting[comm].add(rank)
             return None
         self._pending[rank] = -1
         return max(clock, self._over[comm][number])
 
-    def _device(self, rank: int) -> bool:
-        """Let the GPU work on what the host has launched; True if it moved."""
+    def _device(self, rank: int) -> None:
+        """Let the GPU work on what the host has launched."""
         program, reached = self._programs[rank], self._reached[rank]
         clock, speed, index = self._gpu[rank], self._speed[rank], self._at[rank]
-        first = index
         while index < len(reached):
             kind, role, operation, duration, label = program[index]
             if kind == COMPUTE:
@@ -192,7 +192,7 @@ class Machine:
                 if kind == CALL and not (operation == BROADCAST and slot == self._mesh.base[comm]):
                     number = self._pending[rank]
                     if len(self._over[comm]) <= number:
-                        self._waiting[comm].append(rank)
+                        self._waiting[comm].add(rank)
                         break
                     clock = max(clock, self._over[comm][number])
                 self._pending[rank] = -1
@@ -201,14 +201,13 @@ class Machine:
                 slot = self._mesh.slots[role][rank]
                 comm, need = self._comm_of[slot], self._arrived[slot]
                 if len(self._over[comm]) < need:
-                    self._waiting[comm].append(rank)
+                    self._waiting[comm].add(rank)
                     break
                 clock = max(clock, self._over[comm][need - 1]) if need else clock
             elif kind in (SYNC, HOST, INIT, CAPTURED):
                 clock = max(clock, reached[index])
             index += 1
         self._gpu[rank], self._at[rank] = clock, index
-        return index > first
 
     def _enter(self, slot: int, comm: int, time: float, operation: int, label: str) -> None:
         """A member's kernel is on its GPU. `label` is the signature, where it is not everybody's."""
@@ -240,7 +239,7 @@ class Machine:
             over.append(max(float(entry[1]), over[-1] if over else 0.0) + 0.05)  # type: ignore[arg-type]
         if len(over) > before:
             self._todo += self._waiting[comm]
-            self._waiting[comm] = []
+            self._waiting[comm] = set()
 
 
 def launches(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
