@@ -10,7 +10,7 @@ import pwd
 import subprocess
 import time
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable
 
 from tests.lab.cluster import TEST_USER, Cluster
 
@@ -67,17 +67,17 @@ class Place:
         self.when_watched = str(cluster.folder / "when-watched")
 
     def run(
-        self, *command: str, env: Optional[dict[str, str]] = None, stdin: str = "", timeout_s: float = 30.0
+        self, *command: str, env: dict[str, str] | None = None, stdin: str = "", timeout_s: float = 30.0
     ) -> subprocess.CompletedProcess[str]:
         return self.cluster.run(command, cwd=self.path, env=env, stdin=stdin, timeout_s=timeout_s)
 
-    def popen(self, *command: str, env: Optional[dict[str, str]] = None) -> subprocess.Popen[str]:
+    def popen(self, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return self.cluster.popen(
             command, cwd=self.path, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
-    def batch(self, body: str, *options: str, env: Optional[dict[str, str]] = None, timeout_s: float = 60.0) -> str:
+    def batch(self, body: str, *options: str, env: dict[str, str] | None = None, timeout_s: float = 60.0) -> str:
         """Runs a batch job to its end; `body` is its script without the first line. Returns its output."""
         (self.path / "job.sh").write_text(f"#!/bin/bash\n{body}\n")
         result = self.run("sbatch", "-W", "-o", "out", *options, "job.sh", env=env, timeout_s=timeout_s)
@@ -100,7 +100,7 @@ class Place:
     def wait_for_log(self, text: str, count: int = 1, timeout_s: float = 10.0) -> None:
         """Waits until that many monitors have said so."""
         wait_until(
-            lambda: sum(text in log for log in self._readable_logs()) >= count, f"{count} × {text!r} in {self._readable_logs()}",
+            lambda: sum(text in log for log in self._readable_logs()) >= count, f"{count} times {text!r} in {self._readable_logs()}",
             timeout_s,
         )  # fmt: skip
 

@@ -7,10 +7,8 @@ is wrong, all in well under a second.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 import pytest
 
@@ -39,13 +37,25 @@ class Built:
         return self.folder / "prefix" / "lib" / "ncclmon" / "spank_ncclmon.so"
 
     def run(
-        self, *command: str, site: str = "", env: Optional[dict[str, str]] = None, kind: str = "optional"
+        self, *command: str, site: str = "", env: dict[str, str] | None = None, kind: str = "optional"
     ) -> subprocess.CompletedProcess[str]:
         """Runs a Slurm command; `site` stands behind the plugin in plugstack.conf."""
         (self.folder / "plugstack.conf").write_text(f"{kind} {self.plugin} {site}\n")
-        environment = {"PATH": "/usr/bin:/bin", "HOME": "/", "SLURM_CONF": str(self.folder / "slurm.conf"), **(env or {})}
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": "/",
+            "SLURM_CONF": str(self.folder / "slurm.conf"),
+            **(env or {}),
+        }
         return subprocess.run(
-            command, env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            command,
+            env=environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
 
@@ -55,9 +65,9 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("spank")
     result = make(folder, "install")
     assert result.returncode == 0, result.stderr
     (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder))
-    yield Built(folder)
+    return Built(folder)

@@ -38,8 +38,12 @@ def test_durations_that_both_take(built: Built, text: str) -> None:
     assert parse_options(f"observe,confirm={text}", Settings()).confirm > 0
 
 
-@pytest.mark.parametrize("text", ["15x", "", "s", "1.", ".5s", "-1s", "+1s", "1e3", "0x10", "inf", "0", "0.0ms", "5 m", "5mm"])
+@pytest.mark.parametrize(
+    "text", ["15x", "", "s", "1.", ".5s", "-1s", "+1s", "1e3", "0x10", "inf", "0", "0.0ms", "5 m", "5mm"]
+)
 def test_durations_that_both_refuse(built: Built, text: str) -> None:
-    assert "ncclmon: --nccl-hang-detect: confirm: " in built.run("srun", f"--nccl-hang-detect=confirm={text},help").stderr
+    assert (
+        "ncclmon: --nccl-hang-detect: confirm: " in built.run("srun", f"--nccl-hang-detect=confirm={text},help").stderr
+    )
     with pytest.raises(OptionError):
         parse_options(f"observe,confirm={text}", Settings())

@@ -20,15 +20,20 @@ def test_c_tests_with_sanitizers(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     # ncclmon-step's argument lists are made once and for good
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
-    result = subprocess.run([f"{tmp_path}/build/check"], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(
+        [f"{tmp_path}/build/check"], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 
 def test_exported_symbols(built: Built) -> None:
-    result = subprocess.run(["nm", "-D", "--defined-only", built.plugin], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(
+        ["nm", "-D", "--defined-only", built.plugin], capture_output=True, text=True, timeout=60, check=True
+    )
     assert {line.split()[-1] for line in result.stdout.splitlines()} == {
         "plugin_name", "plugin_type", "plugin_version", "spank_plugin_version",
-        "slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_local_user_init", "slurm_spank_user_init", "slurm_spank_exit",
+        "slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_local_user_init", "slurm_spank_user_init",
+        "slurm_spank_exit",
     }  # fmt: skip
 
 

@@ -20,7 +20,9 @@ def test_right_values_go_on_to_slurm(built: Built, command: str, value: str) -> 
     assert REACHED_SLURM in result.stderr or "Unable to allocate resources" in result.stderr
 
 
-@pytest.mark.parametrize("value", ["", "observe", "off", "confirm=15s,cancel", "dir=/a b,ras=[::1]:28028", "ras=gpu1:65535"])
+@pytest.mark.parametrize(
+    "value", ["", "observe", "off", "confirm=15s,cancel", "dir=/a b,ras=[::1]:28028", "ras=gpu1:65535"]
+)
 def test_right_values(built: Built, value: str) -> None:
     assert built.run("srun", f"{WATCH}={value},help").returncode == 0
 
