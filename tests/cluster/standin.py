@@ -99,10 +99,11 @@ class Place:
 
     def wait_for_log(self, text: str, count: int = 1, timeout_s: float = 10.0) -> None:
         """Waits until that many monitors have said so."""
-        wait_until(
-            lambda: sum(text in log for log in self._readable_logs()) >= count, f"{count} times {text!r} in {self._readable_logs()}",
-            timeout_s,
-        )  # fmt: skip
+
+        def said() -> bool:
+            return sum(text in log for log in self._readable_logs()) >= count
+
+        wait_until(said, f"{count} times {text!r} in the logs", timeout_s)
 
     def _readable_logs(self) -> list[str]:
         return [path.read_text() for path in self.path.glob("**/ncclmon-*/monitor.log")]
