@@ -84,7 +84,7 @@ class Engine:
     def _unseen(self, poll: Poll, now: float) -> list[Event]:
         """A poll without a usable answer is neither evidence nor progress; only the blindness itself is worth a word."""
         self._blind.missed(poll, now)
-        building = building_draft(self._blind, now, self._settings.init)
+        building = self._building(now)
         if building is not None:
             return self._incidents.follow([*self._open_drafts(), building], poll.t_s, settled=True)
         events = self._incidents.tick(poll.t_s, self._sight.settled())
@@ -96,6 +96,10 @@ class Engine:
             )
             events += self._advise("monitor_blind", text, poll.t_s)
         return events
+
+    def _building(self, now: float) -> Draft | None:
+        evidence = self._judge.samples[-1].evidence if self._judge.samples else None
+        return building_draft(self._blind, evidence, now, self._settings.init)
 
     def _open_drafts(self) -> list[Draft]:
         return [
@@ -110,6 +114,9 @@ class Engine:
         self._incidents.gathering.answer()
         if self._ending or self._time.suspended or self._ray is not None:
             return events
+        building = self._building(now)
+        if building is not None:
+            return events + self._incidents.follow([*self._open_drafts(), building], evidence.t_s, settled=True)
         if self._sight.last is None:
             return events + self._incidents.tick(evidence.t_s, settled=False)
         return events + self._judged(evidence.t_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slurm_ncclmon.analyse.draft import Draft
 from slurm_ncclmon.config import Settings
@@ -86,7 +86,10 @@ class Incidents:
         pairs, gone = self._matched(drafts)
         events: list[Event] = []
         for lost in gone:
-            events += self._recovered(lost, t_s)
+            if any(lost.draft.keys & draft.keys for draft in drafts):
+                self._merged(lost)
+            else:
+                events += self._recovered(lost, t_s)
         for draft, incident in pairs:
             if incident is None:
                 events += self._opened(draft, t_s) if settled else []
@@ -168,6 +171,11 @@ class Incidents:
         incident.state = CONFIRMED
         return [*events, Confirmed(t_s, incident.verdict())]
 
+    def _merged(self, incident: Incident) -> None:
+        """What it is about is told by another incident now: two places that looked like causes turned out to have one."""
+        incident.open = False
+        self.all.remove(incident)
+
     def _recovered(self, incident: Incident, t_s: float) -> list[Event]:
         incident.open = False
         self._pauses.learn(incident.draft.pause, incident.draft.frozen_s)
@@ -199,9 +207,4 @@ def _blames_same(old: Draft, new: Draft) -> bool:
 
 
 def _holds_same(old: Draft, new: Draft) -> bool:
-    return bool(old.keys & new.keys)
-
-
-def reworded(draft: Draft, **changes: object) -> Draft:
-    """`draft` with some fields changed."""
-    return replace(draft, **changes)  # type: ignore[arg-type]
+    return bool(old.keys & new.keys) or old.pause == new.pause != ()

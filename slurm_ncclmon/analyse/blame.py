@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
         confidence=0.3 if cause.scattered else blame.confidence,
         frozen_s=stuck.frozen_s(cause.own),
         clock_s=min(stuck.clock_s(cause.own), stuck.now - blame.since),
-        evidence=(*blame.evidence, *_held_up(cause, len(processes)), *_scattered(cause)),
+        evidence=(*blame.evidence, *_held_up(cause), *_scattered(cause), *_demoted(stuck, cause, names)),
         keys=frozenset(layout.comms[comm] for comm in cause.comms),
         processes=frozenset(processes.tolist()),
         alternatives=blame.alternatives,
@@ -74,10 +74,20 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
         victims=cause.members - len(set(processes.tolist())),
         frozen=tuple(_frozen(stuck, int(comm), names) for comm in cause.comms[:MOST_LISTED]),
         pause=(layout.comms[cause.own], hosts),
+        at_work_s=stuck.now - float(stuck.launched(blame.rows).min()) if len(blame.rows) else np.inf,
     )
 
 
-def _held_up(cause: Cause, culprits: int) -> tuple[str, ...]:
+def _demoted(stuck: Stuck, cause: Cause, names: Names) -> tuple[str, ...]:
+    if not len(cause.demoted):
+        return ()
+    ranks = names.shown(names.row_of(int(process)) for process in cause.demoted)
+    return (
+        f"{ranks_phrase(ranks).capitalize()} {verb(len(ranks), 'is', 'are')} behind as well, but as a consequence.",
+    )
+
+
+def _held_up(cause: Cause) -> tuple[str, ...]:
     others = len(cause.comms) - 1
     if not others:
         return ()
@@ -134,10 +144,13 @@ def _processes(stuck: Stuck, cause: Cause, names: Names) -> Blame:
     rows = _rows_of_processes(stuck, cause)
     kinds = np.array([_kind(stuck, int(row)) for row in rows])
     kind = min(set(kinds.tolist()), key=_ORDER.index)
+    if cause.certainty == "waiting" and kind == "not_entered":
+        ahead = _extra_comm(stuck, cause)
+        return _group(stuck, cause, names, rows) if ahead is None else _extra(stuck, replace(cause, own=ahead), names)
     others = rows[kinds != kind]
     rows = rows[kinds == kind]
     if kind in ("not_entered", "exited_early") and _few_ahead(stuck, cause, names, rows):
-        return _extra(stuck, cause, names, rows)
+        return _extra(stuck, cause, names)
     make = {"dead": _gone, "missing": _gone, "async_error": _gone}.get(kind, _behind)
     blame = make(stuck, cause, names, rows, kind)
     if not len(others):
@@ -190,9 +203,57 @@ def _missed_elsewhere(stuck: Stuck, cause: Cause, rows: Numbers) -> bool:
     return any(np.isin(layout.process[stuck.rows_of(comm, stuck.awaited)], process).any() for comm in elsewhere)
 
 
-def _extra(stuck: Stuck, cause: Cause, names: Names, behind: Numbers) -> Blame:
+def _extra_comm(stuck: Stuck, cause: Cause) -> int | None:
+    """A communicator in which only few wait, and for nobody but those who are seen waiting elsewhere themselves."""
+    layout = stuck.history.layout
+    for comm in sorted(map(int, cause.comms), key=lambda comm: (int(layout.size[comm]), layout.comms[comm])):
+        missed, ahead = stuck.rows_of(comm, stuck.awaited), stuck.rows_of(comm, stuck.waiting)
+        size = int(layout.size[comm])
+        if size > 2 and len(ahead) <= size * EXTRA_SHARE and np.isin(layout.process[missed], cause.processes).all():
+            return comm
+    return None
+
+
+def _group(stuck: Stuck, cause: Cause, names: Names, rows: Numbers) -> Blame:
+    """All waiting ends at ranks of which none is late alone: what holds them up does not show in counts."""
+    own = ranks_phrase(names.shown(rows))
+    waits = (
+        "by their stacks these wait themselves"
+        if _seen(names, stuck, rows)
+        else "these have launched the same on what they share"
+    )
+    return Blame(
+        kind="stalled_group",
+        rows=rows,
+        whys=(
+            "all waiting ends at this rank and others of its group, and what holds the group up does not show in counts",
+        )
+        * len(rows),
+        confidence=0.5 if len(rows) > 1 else 0.4,
+        evidence=(
+            f"Followed from rank to rank, all waiting ends at {own}; {waits}. Nothing has moved for"
+            f" {format_duration(stuck.frozen_s(cause.own))}.",
+        ),
+        alternatives=(
+            f"{own.capitalize()} {verb(len(rows), 'is', 'are')} late, each outside of NCCL (input, storage, one node).",
+        ),
+        not_decidable=(
+            f"From counts: what {own} {verb(len(rows), 'waits', 'wait')} in (a collective that all of them launched,"
+            " send/recv, a CUDA"
+            " graph), and which rank or link is at fault there. Probe frames tell it.",
+        ),
+        operation=next_operation(stuck, cause.own)[0],
+        round=next_operation(stuck, cause.own)[1],
+    )
+
+
+def _seen(names: Names, stuck: Stuck, rows: Numbers) -> bool:
+    return any(names.facts.of(int(stuck.history.layout.process[row])) is not None for row in rows)
+
+
+def _extra(stuck: Stuck, cause: Cause, names: Names) -> Blame:
     counts = stuck.history.members.counts
-    ahead = stuck.rows_of(cause.own, stuck.waiting)
+    ahead, behind = stuck.rows_of(cause.own, stuck.waiting), stuck.rows_of(cause.own, stuck.awaited)
     operation, number = next_operation(stuck, cause.own)
     extra = more(counts[ahead[0]], counts[behind[0]])
     comm = comm_phrase(names.reference(cause.own))

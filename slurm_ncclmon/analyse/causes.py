@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,6 +30,10 @@ class Cause:
     """Number of processes in these communicators."""
     scattered: bool = False
     """More than MOST_CAUSES sinks, told as one."""
+    certainty: str = "shown"
+    """How sure it is that waiting ends there: see settle.py."""
+    demoted: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Processes that looked like causes too, and wait themselves or are its consequence."""
 
 
 def find_causes(stuck: Stuck) -> list[Cause]:

@@ -18,14 +18,17 @@ CLASSES = {
     "missing": "H3",
     "async_error": "H3",
     "in_collective": "H3",
+    "hardware": "H3",
     "inconsistent_op": "H2",
     "extra_op": "H2",
     "wrong_order": "H2",
     "p2p_unmatched": "H2",
     "symmetric": None,
+    "stalled_group": None,
     "count_mismatch": None,
 }
-"""Kind -> class. A symmetric stall has none: it may be inconsistent arguments (H2) as well as hardware (H3)."""
+"""Kind -> class. A symmetric stall and a stalled group have none: they may be inconsistent arguments (H2), hardware (H3) or
+all late together (H1)."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Draft:
     """False: by what is known now it will never be confirmed, and `not_decidable` says why."""
     held: str | None = None
     """Why confirmation is held back although its time has come, for people."""
+    at_work_s: float = float("inf")
+    """Seconds since every one of the blamed processes has launched something, on whatever communicator."""
     young: bool = False
     """Its communicator has only begun: compiling and loading may take long."""
     excused: bool = False

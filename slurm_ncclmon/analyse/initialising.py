@@ -12,7 +12,11 @@ from slurm_ncclmon.analyse.wording import comm_phrase, ranks_phrase, verb
 from slurm_ncclmon.detect.blind import Blindness
 from slurm_ncclmon.detect.history import History
 from slurm_ncclmon.durations import format_duration
+from slurm_ncclmon.evidence.model import ProcessReport
+from slurm_ncclmon.evidence.phases import LABELS, NO_STACK, WAITING
+from slurm_ncclmon.observation import Evidence
 from slurm_ncclmon.ras.report import MISSING, RESULT_IN_PROGRESS, Report
+from slurm_ncclmon.verdict import Culprit
 
 
 def initialising_drafts(history: History, all_names: Callable[[], Names], now: float, at_least: float) -> list[Draft]:
@@ -59,19 +63,32 @@ def _rows(history: History, comm: int) -> slice:
     return history.layout.rows(int(comm))
 
 
-def building_draft(blindness: Blindness, now: float, at_least: float) -> Draft | None:
-    """A draft when for `at_least` seconds all answers have shown communicators under construction."""
+def building_draft(blindness: Blindness, evidence: Evidence | None, now: float, at_least: float) -> Draft | None:
+    """A draft when for `at_least` seconds all answers have shown communicators under construction. RAS does not tell who is not
+    there; stacks do: most ranks are seen initialising, and the others are elsewhere."""
     since, report = blindness.building_since, blindness.report
     if since is None or report is None or now - since < at_least:
         return None
     told = format_duration(now - since)
+    elsewhere, inside = _elsewhere(evidence)
+    culprits = tuple(
+        Culprit(
+            rank=None,
+            global_rank=process.rank,
+            host=node,
+            pid=process.ns_pid,
+            cuda_dev=None,
+            why=f"by its stack {LABELS.get(process.phase, process.phase)}, while {inside} ranks set up communicators",
+        )
+        for node, process in elsewhere
+    )
     return Draft(
         kind="init_stall",
         comm=None,
         operation=None,
         round=None,
-        culprits=(),
-        confidence=0.5,
+        culprits=culprits,
+        confidence=0.8 if culprits else 0.5,
         frozen_s=now - since,
         clock_s=now - since,
         evidence=(
@@ -80,11 +97,22 @@ def building_draft(blindness: Blindness, now: float, at_least: float) -> Draft |
         ),
         keys=frozenset(),
         processes=frozenset(),
-        not_decidable=(
-            "Which rank holds the initialisation up: RAS tells it only of finished communicators. Its stack does.",
-        ),
+        not_decidable=()
+        if culprits
+        else ("Which rank holds the initialisation up: RAS tells it only of finished communicators. Its stack does.",),
+        victims=inside,
         pause=("initialising",),
     )
+
+
+def _elsewhere(evidence: Evidence | None) -> tuple[list[tuple[str, ProcessReport]], int]:
+    """Ranks outside of NCCL's initialisation while most are in it, and how many are in it."""
+    if evidence is None:
+        return [], 0
+    ranks = [(node.node, process) for node in evidence.nodes for process in node.processes if process.role == "rank"]
+    inside = sum(process.phase in WAITING for _, process in ranks)
+    outside = [(node, process) for node, process in ranks if process.phase not in WAITING and process.phase != NO_STACK]
+    return (outside, inside) if inside > len(outside) else ([], inside)
 
 
 def _reached(report: Report) -> str:

@@ -13,6 +13,7 @@ from slurm_ncclmon.analyse.facts import Facts
 from slurm_ncclmon.analyse.initialising import initialising_drafts
 from slurm_ncclmon.analyse.inside import Inside
 from slurm_ncclmon.analyse.names import Names
+from slurm_ncclmon.analyse.settle import settled
 from slurm_ncclmon.analyse.stacks import refined
 from slurm_ncclmon.analyse.symmetric import symmetric_draft
 from slurm_ncclmon.config import Settings
@@ -63,7 +64,8 @@ class Judge:
         steady = self._skew.steady(self._history, shape)
         steady = steady & ~self._contradicted(shape, steady, now)
         stuck = find_stuck(self._history, shape, steady, now, gate(self._settings))
-        drafts = [self._of_cause(stuck, cause) for cause in find_causes(stuck)]
+        causes = settled(stuck, find_causes(stuck), lambda since: self._facts(since)[0])
+        drafts = [self._of_cause(stuck, cause) for cause in causes]
         drafts += initialising_drafts(self._history, self._names, now, self._settings.init)
         if not drafts:
             drafts = self._symmetric(shape, now)

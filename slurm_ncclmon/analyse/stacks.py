@@ -65,7 +65,7 @@ def refined(draft: Draft, facts: Facts, before: Facts, settings: Settings) -> Dr
     """`draft` with what evidence adds: whether a silent process is stopped or ended, what the culprits do instead, how sure that
     makes it, and whether it is held back. `before` is the evidence of the gathering before this one."""
     if facts.evidence is None:
-        return draft
+        return replace(draft, held=_at_work(draft, settings))
     draft = _ended_or_stopped(draft, facts)
     told = {process: fact for process in draft.processes if (fact := facts.of(process)) is not None}
     lines = [*_stands(draft, told, before), *_victims(draft, facts), *_no_stacks(draft, facts)]
@@ -73,7 +73,7 @@ def refined(draft: Draft, facts: Facts, before: Facts, settings: Settings) -> Dr
     if draft.kind not in ("not_entered", "extra_op"):
         return draft
     draft = _surer(draft, told)
-    return replace(draft, held=_held(draft, told.values(), settings))
+    return replace(draft, held=_held(draft, told.values(), settings) or _at_work(draft, settings))
 
 
 def _ended_or_stopped(draft: Draft, facts: Facts) -> Draft:
@@ -165,6 +165,16 @@ def _surer(draft: Draft, told: dict[int, Fact]) -> Draft:
             " too, in something that"
             " NCCL's RAS does not count (send/recv, a CUDA graph, another library): the cause may lie behind that.",
         ),
+    )
+
+
+def _at_work(draft: Draft, settings: Settings) -> str | None:
+    """Ranks that go on launching on other communicators are not stuck, and may come yet (a rollout, a long evaluation)."""
+    if draft.kind != "not_entered" or draft.at_work_s >= settings.suspect or draft.clock_s >= settings.phase_limit:
+        return None
+    return (
+        "those waited for go on launching on other communicators and may come yet;"
+        f" it will be confirmed after {format_duration(settings.phase_limit)} at the latest"
     )
 
 

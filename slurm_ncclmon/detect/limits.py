@@ -11,7 +11,7 @@ PAUSE_FACTOR = 3.0
 EVIDENCE_GRACE_S = 30.0
 OUTAGE_INTERVALS = 4.0
 
-_OWN_PACE = frozenset({"not_entered", "extra_op", "symmetric"})
+_OWN_PACE = frozenset({"not_entered", "extra_op", "symmetric", "stalled_group"})
 """Kinds that look like a pause of the program: their time grows with the pauses seen, and with the first collective's grace."""
 
 

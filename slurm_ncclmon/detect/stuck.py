@@ -47,6 +47,17 @@ class Stuck:
         """Seconds that it has been stuck."""
         return float(self.now - self.clock_since[comm])
 
+    def launched(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """When the process of each of `rows` last launched anything."""
+        layout, members = self.history.layout, self.history.members
+        mine = np.zeros(len(layout.processes.gpus), np.bool_)
+        mine[layout.process[rows]] = True
+        all_rows = np.flatnonzero(mine[layout.process] & members.known)
+        latest = np.full(len(mine), -np.inf)
+        np.maximum.at(latest, layout.process[all_rows], members.since[all_rows])
+        result: NDArray[np.float64] = latest[layout.process[rows]]
+        return result
+
     def rows_of(self, comm: int, mask: Mask) -> NDArray[np.int64]:
         """Rows of `comm` where `mask` holds."""
         rows = self.history.layout.rows(comm)

@@ -20,6 +20,8 @@ _DEEDS = {
     "inconsistent_op": "called another operation than the others at {op}",
     "extra_op": "called {op}, which the others did not",
     "wrong_order": "entered communicators in another order than the others",
+    "stalled_group": "is where all waiting ends; what holds it up does not show in counts",
+    "hardware": "has a GPU that failed in {op}",
     "device_not_started": "launched {op}, but its GPU never started it",
     "in_collective": "is where {op} stopped moving",
     "async_error": "reported an NCCL error in {op}",
