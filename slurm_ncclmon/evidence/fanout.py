@@ -213,7 +213,8 @@ class _Collection:
         report = self._reports.get(node)
         if report is None:
             own = [line for line in self._complaints if _names(line, node)]
-            said = own or self._complaints[-2:] or ["no answer in time: its slurmd or the whole node may hang"]
+            told = [line for line in self._complaints if "Exited with exit code" not in line]
+            said = [*own, *told[-2:]] or ["no answer in time: its slurmd or the whole node may hang"]
             return NodeReport(node=node, answered=False, problems=tuple(dict.fromkeys(said)))
         if node not in self._complete:
             return replace(report, problems=(*report.problems, "only its first answer came in time, without stacks"))

@@ -12,6 +12,7 @@ from slurm_ncclmon.evidence.listpids import listed_pids
 from slurm_ncclmon.evidence.membership import Candidate, select
 from slurm_ncclmon.evidence.procfs import EMPTY, look, own_pids, read_memory
 from slurm_ncclmon.evidence.roles import roles
+from slurm_ncclmon.slurm.cluster import own_cluster
 from slurm_ncclmon.slurm.step import StepId
 
 READING_S = 1.5
@@ -32,7 +33,7 @@ def find_processes(step: StepId, node: str) -> Found:
     listed = Later(lambda: listed_pids(step, node, READING_S * 2))
     candidates = own_processes()
     from_slurm, trouble = listed.get(READING_S * 2) or ({}, "Slurm did not answer")
-    members = select(candidates, step, node, from_slurm)
+    members = select(candidates, step, node, from_slurm, own_cluster(os.environ))
     who = roles(members, from_slurm)
     tasks = expected_tasks(members)
     problems = [

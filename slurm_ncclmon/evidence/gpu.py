@@ -6,6 +6,7 @@ A stuck driver lets NVML calls sleep for ever, so they are made in a child proce
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -112,7 +113,7 @@ def _word(text: Any) -> str:
 def main() -> int:
     """The child process: GpuReports as JSON on standard output."""
     try:
-        import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415  # optional, and only in this child
+        pynvml = importlib.import_module("pynvml")  # optional, and only in this child
     except ImportError:
         sys.stderr.write(
             "nvidia-ml-py is not installed beside ncclmon: no GPU facts (pip install 'slurm-ncclmon[gpu]')\n"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_ncclmon.evidence.procfs import EMPTY, Look, Memory
+from slurm_ncclmon.slurm.cluster import cluster_name
 from slurm_ncclmon.slurm.step import BATCH, StepId
 
 MONITOR_MARK = "NCCLMON_IS_MONITOR"
@@ -32,13 +33,14 @@ class Candidate:
 
 
 def select(
-    candidates: Mapping[int, Candidate], step: StepId, node: str, listed: Mapping[int, int | None]
+    candidates: Mapping[int, Candidate], step: StepId, node: str, listed: Mapping[int, int | None], cluster: str = ""
 ) -> dict[int, Candidate]:
     """Pid -> candidate of those that belong to the step on this node.
 
-    `listed` is pid -> task (None for a descendant), as Slurm itself lists them; it may be empty.
+    `listed` is pid -> task (None for a descendant), as Slurm itself lists them; it may be empty. `cluster` is the step's
+    cluster: a machine may be a node of several, each of which has a job 1.
     """
-    verdicts = {pid: _says(candidate.memory.environment, step, node) for pid, candidate in candidates.items()}
+    verdicts = {pid: _says(candidate.memory.environment, step, node, cluster) for pid, candidate in candidates.items()}
     chosen = {pid for pid, says in verdicts.items() if says is True}
     open_ones = {pid for pid, says in verdicts.items() if says is None}
     chosen |= {pid for pid in open_ones if pid in listed or in_cgroup(candidates[pid].look.cgroup, step, node)}
@@ -52,7 +54,7 @@ def select(
         open_ones -= more
 
 
-def _says(environment: Mapping[str, str], step: StepId, node: str) -> bool | None:
+def _says(environment: Mapping[str, str], step: StepId, node: str, cluster: str) -> bool | None:
     """Whether an environment names this step and node; None when it names none."""
     if MONITOR_MARK in environment:
         return False
@@ -60,6 +62,8 @@ def _says(environment: Mapping[str, str], step: StepId, node: str) -> bool | Non
     if job is None:
         return None
     if environment.get("SLURMD_NODENAME", node) != node:
+        return False
+    if cluster and (cluster_name(environment) or cluster) != cluster:
         return False
     named = environment.get("SLURM_STEP_ID")
     if named is None:  # the batch script's own processes, an interactive shell, and sruns on their way

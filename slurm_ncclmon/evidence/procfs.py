@@ -51,6 +51,7 @@ class Look:
     cgroup: str
     thread_states: dict[str, int] = field(default_factory=dict)
     write_bytes: int | None = None
+    age_s: float = 3600.0
 
 
 def own_pids(uid: int, proc: Path = PROC) -> list[int]:
@@ -93,6 +94,7 @@ def look(pid: int, proc: Path = PROC) -> Look:
         cgroup=_text(folder / "cgroup"),
         thread_states=thread_states(folder),
         write_bytes=_write_bytes(folder),
+        age_s=float(_text(proc / "uptime").split()[0]) - stat.started / TICKS,
     )
 
 

@@ -1,8 +1,8 @@
 """Who is who among a step's processes: ranks, the launchers above them, the children below them. Pure.
 
 Processes that claim the same rank form a chain (shell, srun's task, trainer, its workers); the rank is the topmost one that has
-NCCL loaded, else the topmost one that is no launcher. A launcher such as torchrun claims no rank of its own, or the one that
-Slurm gave to the task, while the processes below it claim others.
+NCCL loaded, else the topmost Python program, else the topmost one that is no launcher and not just passing. A launcher such as
+torchrun claims no rank of its own, or the one that Slurm gave to the task, while the processes below it claim others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _PROGRAMS = (
     "srun mpirun mpiexec orted prted torchrun accelerate deepspeed horovodrun ft_launcher"
 )
 _LAUNCHERS = frozenset(_PROGRAMS.split())
+_PASSING_S = 2.0
+"""A shell script's small commands are younger than this nearly always."""
 _LAUNCHER_MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -131,7 +133,7 @@ class _Family:
 
 def _ranks_of(chain: list[int], family: _Family) -> list[int]:
     inside = set(chain)
-    for wanted in (_has_nccl, _is_worker):
+    for wanted in (_has_nccl, _is_python, _is_worker):
         fitting = {pid for pid in chain if wanted(family.members[pid])}
         top = [pid for pid in sorted(fitting) if not fitting.intersection(family.ancestors(pid))]
         if top:
@@ -143,8 +145,12 @@ def _has_nccl(candidate: Candidate) -> bool:
     return candidate.memory.has_nccl
 
 
+def _is_python(candidate: Candidate) -> bool:
+    return candidate.memory.has_python and not is_launcher(candidate.memory.command)
+
+
 def _is_worker(candidate: Candidate) -> bool:
-    return not is_launcher(candidate.memory.command)
+    return not is_launcher(candidate.memory.command) and candidate.look.age_s >= _PASSING_S
 
 
 def is_launcher(command: tuple[str, ...]) -> bool:
