@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_ncclmon.recording import Recorder
 from tests.lab.simulate.cases import CASES, build
+from tests.lab.simulate.job import TIERS
 from tests.lab.simulate.play import play
 from tests.lab.simulate.score import rank_of, score
 
@@ -18,7 +19,7 @@ def main() -> None:
     parser.add_argument("case", nargs="?", help="drawn from the seed when left out")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int)
-    parser.add_argument("--tier", choices=("counts", "node", "partial"), help="what evidence there is besides RAS")
+    parser.add_argument("--tier", choices=TIERS, help="what evidence there is besides RAS")
     parser.add_argument("--out", type=Path, help="write a recording for `ncclmon replay` there, and truth.json")
     parser.add_argument("--list", action="store_true", help="name the cases")
     asked = parser.parse_args()

@@ -34,7 +34,7 @@ from tests.lab.simulate.steps import (
     stop,
     sync,
 )
-from tests.lab.simulate.truth import COUNTS, NODE
+from tests.lab.simulate.truth import COUNTS, FRAMES, NODE
 
 STUCK = ("sleep", "python", "lock", "storage", "dataload")
 CHANNELS = (TO_NEXT, FROM_PREV, TO_PREV, FROM_NEXT)
@@ -130,6 +130,7 @@ def _differ(job: Job, what: str, culprits: set[int], role: str, kinds: tuple[str
     rank = next(iter(culprits))
     number = job.mesh.comm(role, rank)
     comm, base = job.mesh.comms[number], job.mesh.base[number]
+    _tie(job, comm.ranks)
     part = job.history.counts(np.full(job.mesh.size, 1e15))[base : base + len(comm.ranks)]
     odd = {
         comm.ranks[row] for row in range(len(comm.ranks)) if (part != part[row]).any(axis=1).sum() > len(comm.ranks) / 2
@@ -162,6 +163,12 @@ def extra_operation(job: Job) -> None:
         role,
         ("extra_op", "inconsistent_op"),
     )
+
+
+def _tie(job: Job, ranks: tuple[int, ...]) -> None:
+    """Of two that disagree nobody can say who is wrong."""
+    if len(ranks) == 2:
+        job.truth.also = (frozenset(ranks),)
 
 
 def _same_spot(job: Job, rank: int, index: int, other: int) -> int:
@@ -200,6 +207,7 @@ def other_size(job: Job) -> None:
         INSIDE,
         ("inconsistent_op", "in_collective", "symmetric"),
     )
+    _tie(job, job.mesh.comms[job.mesh.comm(role or "", rank)].ranks)
 
 
 @case("P9", True, cls="H2", kinds=("megatron", "fsdp", "hsdp"))
@@ -272,12 +280,28 @@ def _across(job: Job, rank: int) -> list[int]:
     return [index for index in spots if spans(index)] or spots
 
 
-def _stall(job: Job) -> int:
+def _stall(job: Job) -> tuple[int, int]:
+    """A collective in which the data stop at a link (between nodes, where there is one): its two ends."""
     rank = pick(job)
     while not job.spots(rank, counted=True):
         rank = pick(job)
-    hang(job, harm=Harm(stalled={_round(job, rank, choose(job, _across(job, rank)))}))
-    return rank
+    comm, round_ = _round(job, rank, choose(job, _across(job, rank)))
+    ranks = job.mesh.comms[comm].ranks
+    links = [
+        index
+        for index in range(len(ranks))
+        if job.layout.node(ranks[index]) != job.layout.node(ranks[index - len(ranks) + 1])
+    ]
+    link = choose(job, links or list(range(len(ranks))))
+    job.dead_links[comm] = frozenset({link})
+    hang(job, harm=Harm(stalled={(comm, round_)}))
+    job.truth.decidable[FRAMES] = bool(links)
+    return ranks[link], ranks[link - len(ranks) + 1]
+
+
+def _link(job: Job, ends: tuple[int, int]) -> None:
+    """Whoever names either end of a link, or both, is right."""
+    job.truth.also = (frozenset({ends[1]}), frozenset(ends))
 
 
 def _error(job: Job, rank: int, code: int) -> None:
@@ -290,7 +314,8 @@ def _error(job: Job, rank: int, code: int) -> None:
 def network_down(job: Job) -> None:
     """A rank's network card goes down in the middle of a collective."""
     begin(job)
-    rank = _stall(job)
+    rank, other = _stall(job)
+    shown = job.truth.decidable[FRAMES]
     told, error = job.rng.random() < 0.5, job.rng.random() < 0.3
     if told:
         job.node_events[job.layout.node(rank)] = [(job.truth.since_s - 1, "mlx5_core 0000:1b:00.0 ib0: link down")]
@@ -302,8 +327,9 @@ def network_down(job: Job) -> None:
         {rank},
         ("H3", "None") if not error else ("H3",),
         ("in_collective", "symmetric", "async_error", "network", "hardware"),
-        {COUNTS: error, NODE: error},
+        {COUNTS: error, NODE: error, FRAMES: error or shown},
     )
+    _link(job, (rank, other))
     job.truth.visible[COUNTS] |= error
 
 
@@ -354,8 +380,11 @@ def kernel_spins(job: Job) -> None:
 def link_ring(job: Job) -> None:
     """A link of a ring loses everything."""
     begin(job)
-    rank = _stall(job)
-    conclude_inside(job, f"a link at rank {rank} is dead", {rank}, INSIDE, ("in_collective", "symmetric"))
+    rank, other = _stall(job)
+    shown = job.truth.decidable[FRAMES]
+    what = f"the link from rank {rank} to {other} is dead"
+    conclude_inside(job, what, {rank}, INSIDE, ("in_collective", "symmetric", "link"), {FRAMES: shown})
+    _link(job, (rank, other))
 
 
 @case("P16", True, cls="H3")

@@ -16,7 +16,10 @@ from tests.lab.simulate.truth import Truth
 
 VERSIONS = ("2.28.7", "2.28.9", "2.29.2", "2.29.7", "2.30.7", "2.32.3")
 DEAD_AFTER_S = 60.0
-TIERS = ("counts", "node", "partial")
+TIERS = ("counts", "node", "partial", "frames")
+SHARES = (0.2, 0.45, 0.1, 0.25)
+FRAMES_UP_TO = 512
+"""Jobs of so many ranks at most have probes."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ class Job:
     """The GPUs work though no host launches anything (graph replay)."""
     node_events: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
     """Node -> kernel messages."""
+    dead_links: dict[int, frozenset[int]] = field(default_factory=dict)
+    """Communicator -> its ranks whose link to the next rank loses everything."""
     lost_gpus: set[int] = field(default_factory=set)
     """Ranks whose GPU NVML cannot find."""
     lost: float = 0.0
@@ -242,12 +247,18 @@ def make(seed: int, rng: np.random.Generator, layout: Layout, style: Style) -> J
         version=str(rng.choice(VERSIONS)),
         ahead=int(rng.choice([12, 40, 200])),
         interval=float(rng.choice([5.0, 15.0, 15.0])),
-        tier=str(rng.choice(TIERS, p=[0.25, 0.6, 0.15])),
+        tier=_tier(rng, layout),
         evidence_s=float(rng.uniform(2, 15)),
         lost=float(rng.choice([0.0, 0.0, 0.05])),
     )
     job.pace(float(rng.choice([0.4, 1.5, 4.0, 9.0])) * float(rng.uniform(0.8, 1.2)))
     return job
+
+
+def _tier(rng: np.random.Generator, layout: Layout) -> str:
+    """What evidence there is besides counts."""
+    drawn = str(rng.choice(TIERS, p=SHARES))
+    return "node" if drawn == "frames" and layout.ranks > FRAMES_UP_TO else drawn
 
 
 def _processes(rng: np.random.Generator, layout: Layout) -> list[Process]:

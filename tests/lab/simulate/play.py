@@ -9,11 +9,12 @@ from typing import Callable
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.engine import Engine
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
-from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
+from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
 from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.recording import poll_of
 from slurm_ncclmon.verdict import Advisory, Verdict
 from tests.lab.simulate.answer import Answers
+from tests.lab.simulate.frames import frames
 from tests.lab.simulate.job import Job
 from tests.lab.simulate.nodes import gather
 
@@ -115,8 +116,12 @@ def play(
             began, reason = ready
             ready = None
             at = began + job.evidence_s
+            if job.tier == "frames":
+                take(FramePoll(at, frames(job, at, range(job.layout.ranks))))
             take(Evidence(at, job.wall(at), reason, gather(job, began + 1.0, reason)))
         take(senses.poll(n, time))
+        if job.tier == "frames":
+            take(FramePoll(time, frames(job, time, range(min(job.layout.gpus_per_node, job.layout.ranks)))))
         played.polls += 1
         if open_ and time - asked >= STATE_EVERY_S:
             asked = time

@@ -8,7 +8,7 @@ from slurm_ncclmon.events import Suspected
 from slurm_ncclmon.verdict import CONFIRMED, Culprit, Verdict
 from tests.lab.simulate.job import Job
 from tests.lab.simulate.play import Played
-from tests.lab.simulate.truth import COUNTS, NODE
+from tests.lab.simulate.truth import COUNTS, FRAMES, NODE
 
 SURE = 0.6
 """A verdict with no more confidence than this says that it may be wrong."""
@@ -72,7 +72,7 @@ class Score:
 
 def score(job: Job, played: Played) -> Score:
     """The result of one job."""
-    truth, tier = job.truth, COUNTS if job.tier in ("counts", "partial") else NODE
+    truth, tier = job.truth, {"node": NODE, "frames": FRAMES}.get(job.tier, COUNTS)
     result = Score(
         job.seed,
         truth.case,
