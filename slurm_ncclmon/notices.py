@@ -6,7 +6,7 @@ from typing import Callable
 
 from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.events import Advised, Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
-from slurm_ncclmon.report.sentence import headline, ranks_text
+from slurm_ncclmon.report.sentence import awaited_text, headline
 from slurm_ncclmon.verdict import Verdict
 
 _WILL = {
@@ -41,7 +41,7 @@ def _frozen(verdict: Verdict) -> list[str]:
         f"  frozen for {format_duration(comm.frozen_for_s)}: {comm.hash}"
         f" ({comm.role + ', ' if comm.role else ''}{comm.size} ranks)"
         + (f", {comm.operation}" if comm.operation else "")
-        + (f", its ranks {ranks_text(comm.awaited)} awaited" if comm.awaited else "")
+        + (f", {awaited_text(comm)}" if comm.awaited else "")
         for comm in verdict.frozen[:_MOST_COMMS]
     ]
     rest = len(verdict.frozen) - _MOST_COMMS

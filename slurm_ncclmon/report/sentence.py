@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.evidence.model import NodeReport, ProcessReport, Thread
-from slurm_ncclmon.verdict import CONFIRMED, RECOVERED, Culprit, Verdict
+from slurm_ncclmon.verdict import CONFIRMED, RECOVERED, Culprit, FrozenComm, Verdict
 
 _DEEDS = {
     "not_entered": "did not enter {op}",
@@ -46,6 +46,12 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 def _run_text(run: Sequence[int]) -> str:
     return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+
+
+def awaited_text(comm: FrozenComm) -> str:
+    """`its rank 3 is awaited`."""
+    many = len(comm.awaited) != 1
+    return f"its {'ranks' if many else 'rank'} {ranks_text(comm.awaited)} {'are' if many else 'is'} awaited"
 
 
 def shown_rank(culprit: Culprit) -> int | None:

@@ -84,12 +84,16 @@ def _named(verdict: Verdict) -> list[str]:
 def _waiting(verdict: Verdict) -> list[str]:
     return [
         f"{comm.hash} ({comm.role + ', ' if comm.role else ''}{comm.size} ranks): "
-        f"its ranks {ranks_text(comm.waiting) or 'none'} wait"
+        f"{_ranks(comm.waiting)} {'waits' if len(comm.waiting) == 1 else 'wait'}"
         f"{' in ' + comm.operation if comm.operation else ''}"
-        f"{' for its ranks ' + ranks_text(comm.awaited) if comm.awaited else ''}"
+        f"{' for ' + _ranks(comm.awaited) if comm.awaited else ''}"
         f", since {format_duration(comm.frozen_for_s)}"
         for comm in verdict.frozen
     ]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"its rank {ranks[0]}" if len(ranks) == 1 else f"its ranks {ranks_text(ranks) or 'none'}"
 
 
 def _clean(case: Case) -> list[str]:

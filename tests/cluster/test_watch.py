@@ -39,7 +39,7 @@ def test_cancel_ends_the_step_after_the_report_and_the_script_goes_on(accounting
     assert "wait_for_lost_worker" in job.report
     assert "wait_for_lost_worker" in (job.folder / "stacks" / "3.txt").read_text()
     assert len(list((job.folder / "stacks").glob("?.txt"))) == 8
-    comment = user.show(job.job)["Comment"]
+    comment = user.show(job.job)["Comment"].strip()
     assert comment.startswith("ncclmon: H1 not_entered: rank 3 on n2")
     assert str(job.folder / "report.txt") in comment
     assert comment.endswith("my own words")
