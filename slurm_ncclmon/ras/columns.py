@@ -9,7 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_ncclmon.ras import problems as kind
-from slurm_ncclmon.ras.report import DEAD, MISSING, OPERATIONS, UNRESPONSIVE, CommKey, Gpu, Problem, Report
+from slurm_ncclmon.ras.report import (
+    DEAD,
+    MISSING,
+    OPERATIONS,
+    RESULT_IN_PROGRESS,
+    UNRESPONSIVE,
+    CommKey,
+    Gpu,
+    Problem,
+    Report,
+)
 
 NO_HASH = ("0x0", "")
 
@@ -207,21 +217,24 @@ def _unique(comms: Comms, rows: Rows, problems: list[Problem]) -> Rows:
 
 
 def _find_unfinished(comms: Comms, rows: Rows, problems: list[Problem]) -> None:
-    """Communicators that some of their processes have not finished making: nothing was launched in them, and processes that answer
-    have no data of them. NCCL then also loses data of other communicators, sometimes without another sign.
+    """Communicators that some of their processes have not finished making, though others have: nothing was launched in them, and
+    processes that answer have no data of them. NCCL then also loses data of other communicators, sometimes without another sign.
 
     The same is seen of a communicator without collectives that processes have destroyed; those that did so with all
-    their communicators, used ones too, are recognised and let pass.
+    their communicators, used ones too, are recognised and let pass. Members that say themselves that they are still initialising
+    contradict nobody.
     """
     gone = (rows.flags & (MISSING | UNRESPONSIVE | DEAD)) == MISSING
     if not gone.any():
         return
-    used = np.zeros(len(comms.keys), np.bool_)
+    used, made = np.zeros((2, len(comms.keys)), np.bool_)
     used[rows.comm[rows.counts.any(axis=1)]] = True
-    suspects = gone & ~used[rows.comm]
+    present = (rows.flags & MISSING) == 0
+    made[rows.comm[present & (rows.init_state != RESULT_IN_PROGRESS)]] = True
+    suspects = gone & (made & ~used)[rows.comm]
     if not suspects.any():
         return
-    left = np.setdiff1d(rows.gpu[gone & used[rows.comm]], rows.gpu[(rows.flags & MISSING) == 0])
+    left = np.setdiff1d(rows.gpu[gone & used[rows.comm]], rows.gpu[present])
     for c in np.unique(rows.comm[suspects & ~np.isin(rows.gpu, left)]):
         text = "nothing was launched in it, and processes that answer have no data of it: it is being made"
         problems.append(Problem(kind.UNFINISHED_COMMUNICATOR, text, comms.keys[c]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -258,3 +259,55 @@ def test_text_in_another_layout_is_left_to_the_careful_reader(old: bytes, new: b
     with pytest.raises(IrregularError):
         Decoder()._regular(text, 0)
     assert_sound(Decoder().decode(text))
+
+
+def comms_of(**flags: dict[int, str]) -> bytes:
+    """Communicators by name: `used` has launches, others none; ranks (pid 100 + rank) 0 to 3, some missing (`missing`), some `init`."""
+    comms = []
+    for name, states in flags.items():
+        rows, missing = [], []
+        for rank in range(4):
+            who = {"rank": rank, "host": "10.0.0.1", "pid": 100 + rank, "cuda_dev": rank, "nvml_dev": rank}
+            state = states.get(rank)
+            if state == "missing":
+                missing.append({**who, "status": {"unresponsive": False, "considered_dead": False}})
+                continue
+            status = {"async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+            counts = dict.fromkeys(OPERATIONS, int(name.startswith("used")))
+            rows.append(
+                {**who, "status": {**status, "init_state": 7 if state == "init" else 0}, "collective_counts": counts}
+            )
+        comms.append(
+            {
+                "hash": f"0x{len(comms) + 1}",
+                "secondary_hash": "0x1:0x1",
+                "size": 4,
+                "ranks_count": len(rows),
+                "missing_ranks_count": len(missing),
+                "ranks": rows,
+                "missing_ranks": missing,
+            }
+        )
+    answer_ = {"nccl_version": "2.30.7", "timestamp": "", "communicators_count": len(comms), "communicators": comms}
+    return json.dumps({**answer_, "ras": {"collection_time_sec": 0.1, "timeouts_count": 0}}).encode()
+
+
+GONE, ALL = {3: "missing"}, {}
+
+
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [
+        (comms_of(used=ALL, new=GONE), False),
+        (comms_of(used=GONE, new=GONE), True),
+        (comms_of(used=GONE, new=GONE, used2=ALL), False),
+        (comms_of(used=GONE, new=ALL), True),
+        (comms_of(new=GONE), False),
+        (comms_of(used=ALL, new={0: "init", 1: "init", 2: "init", 3: "missing"}), True),
+        (comms_of(used=ALL, new={0: "init", 3: "missing"}), False),
+    ],
+)
+def test_half_made_communicator_without_another_sign(text: bytes, finished: bool) -> None:
+    report = Decoder().decode(text)
+    assert (kind.UNFINISHED_COMMUNICATOR not in kinds(report)) == finished
+    assert report.coherent == finished
