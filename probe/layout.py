@@ -18,7 +18,7 @@ def main(path: str) -> None:
     """Print the module for the header at `path`."""
     text = COMMENT.sub("", pathlib.Path(path).read_text(encoding="utf-8"))
     numbers = {name: int(value, 0) for name, value in NUMBER.findall(text)}
-    print('"""What frame.h defines, for numpy. Made by probe/layout.py from probe/frame.h: change that, then `make -C probe layout`."""')
+    print('"""What frame.h defines, for numpy. Made from probe/frame.h: change that, then `make -C probe layout`."""')
     print("\nfrom __future__ import annotations\n\nimport numpy as np\n")
     for name, value in numbers.items():
         print(f"{name} = {value}")

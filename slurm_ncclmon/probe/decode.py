@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from slurm_ncclmon.probe.image import Image
 
 NO_PEER = 0xFFFFF
+MOST_RANKS = 1 << 20
+"""What a link word can name; a frame that claims more is nonsense."""
 NANOSECONDS = 1e-9
 
 
@@ -32,7 +34,9 @@ def decode(images: Iterable[Image]) -> Frames:
         clocks += [(image.read_s, image.wall_offset_s)] * len(own)
     if not frames:
         return empty()
-    return columns(np.concatenate(headers), np.concatenate(frames), np.array(hosts, np.str_), np.array(clocks).reshape(-1, 2))
+    return columns(
+        np.concatenate(headers), np.concatenate(frames), np.array(hosts, np.str_), np.array(clocks).reshape(-1, 2)
+    )
 
 
 def split(data: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -48,7 +52,7 @@ def split(data: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
     frames = np.frombuffer(data, layout.FRAME, count, layout.HEADER.itemsize)
     sound = frames["magic"] == layout.MAGIC & 0xFFFFFFFF
     sound &= (frames["state"] == layout.FRAME_LIVE) | (frames["state"] == layout.FRAME_FINALISED)
-    sound &= (frames["rank"] < frames["size"]) & (frames["size"] < 1 << 31)
+    sound &= (frames["rank"] < frames["size"]) & (frames["size"] <= MOST_RANKS)
     return header, frames[sound]
 
 
@@ -95,7 +99,7 @@ def columns(header: NDArray[Any], frame: NDArray[Any], host: NDArray[np.str_], c
         whole=(records & 1 == 0).all(axis=1),
         lost_operations=frame["lost_operations"],
         lost_steps=frame["lost_steps"],
-        enqueued=frame["enqueued"] & 0xFFFFFFFF,
+        enqueued=frame["enqueued"] & np.uint64(0xFFFFFFFF),
         collectives=frame["enqueued"] >> np.uint64(32),
         calls=frame["calls"],
         called_s=seconds(frame["called_ns"]),
@@ -173,7 +177,7 @@ def code(value: NDArray[np.uint8], names: tuple[str, ...]) -> NDArray[np.uint8]:
 
 def flag(frame: NDArray[Any], bit: int) -> NDArray[np.bool_]:
     """Whether the frame has the flag."""
-    return (frame["flags"] & np.uint8(bit)) != 0
+    return np.asarray((frame["flags"] & np.uint8(bit)) != 0)
 
 
 def seconds(nanoseconds: NDArray[np.uint64]) -> NDArray[np.float64]:

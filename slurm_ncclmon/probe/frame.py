@@ -2,7 +2,7 @@
 
 A row is one communicator in one process. Times are seconds on the monotonic clock of the row's host, so only times of one host
 may be compared; `read_s` is when the row was read (an age is `read_s - time`), and `wall_offset_s` added to a time gives that
-host's wall clock. A time that has not come is NaN. Arrays are read-only by agreement.
+host's wall clock. A time that has not come is NaN. Codes and names are those of layout.py. Arrays are read-only by agreement.
 """
 
 from __future__ import annotations
@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from slurm_ncclmon.probe.layout import (  # noqa: F401  (the model's own constants)
-    ALGORITHMS,
-    CHANNELS,
-    DATATYPES,
-    FRAME_FINALISED,
-    FRAME_LIVE,
-    FRAME_SHARED,
-    FUNCTIONS,
-    OP_INFERRED,
-    OP_RECV,
-    OP_SEND,
-    PROTOCOLS,
-    RECENT,
+from slurm_ncclmon.probe.layout import (
     WAIT_NONE,
     WAIT_RECV_FLUSH,
     WAIT_RECV_GPU,
@@ -85,7 +73,7 @@ class Operations:
     position: NDArray[np.uint32]
     """Number among all operations that this rank enqueued in the communicator, from 1."""
     round: NDArray[np.uint32]
-    """Number among its collectives, from 1: equal on all ranks for one collective. For a send (receive) among its sends (receives)."""
+    """Number among its collectives, from 1: equal on all ranks for one collective. Sends and receives have their own."""
     sequence: NDArray[np.uint32]
     """NCCL's own number for this function, from 0: RAS's count is `sequence + 1` once it is enqueued."""
     count: NDArray[np.uint64]
@@ -160,7 +148,7 @@ class Frames:
     folded: NDArray[np.bool_]
     """Channels of 32 and more exist; they share the place of channel c % 32."""
     whole: NDArray[np.bool_]
-    """False: a record was being written and did not settle (the process was stopped or killed then); counters hold all the same."""
+    """False: a record was being written and did not settle (its process was stopped or killed then); counters hold."""
     lost_operations: NDArray[np.uint32]
     lost_steps: NDArray[np.uint32]
     enqueued: NDArray[np.uint64]

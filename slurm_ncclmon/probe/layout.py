@@ -1,4 +1,4 @@
-"""What frame.h defines, for numpy. Made by probe/layout.py from probe/frame.h: change that, then `make -C probe layout`."""
+"""What frame.h defines, for numpy. Made from probe/frame.h: change that, then `make -C probe layout`."""
 
 from __future__ import annotations
 

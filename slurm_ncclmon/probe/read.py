@@ -12,6 +12,7 @@ import numpy as np
 
 from slurm_ncclmon.errors import FrameError
 from slurm_ncclmon.probe import layout
+from slurm_ncclmon.probe.decode import split
 from slurm_ncclmon.probe.image import MOST_BYTES, Image
 
 TRIES = 3
@@ -64,7 +65,9 @@ def read_file(path: Path, uid: int, host: str) -> Image:
     finally:
         os.close(descriptor)
     now = time.monotonic()
-    return Image(host, path.name, now, time.time() - now, header + frames)
+    data = header + frames
+    split(data)
+    return Image(host, path.name, now, time.time() - now, data)
 
 
 def used(header: bytes, size: int) -> int:
@@ -99,5 +102,7 @@ def torn_records(first: bytes, second: bytes) -> list[int]:
     """Offsets of the records that were being written in or between the two reads."""
     frames = len(first) // layout.FRAME.itemsize
     offsets = (np.arange(frames)[:, None] * layout.FRAME.itemsize + np.array(RECORDS)).ravel() // 4
-    before, after = (np.frombuffer(each, np.uint32, frames * layout.FRAME.itemsize // 4)[offsets] for each in (first, second))
+    before, after = (
+        np.frombuffer(each, np.uint32, frames * layout.FRAME.itemsize // 4)[offsets] for each in (first, second)
+    )
     return [int(at) * 4 for at in offsets[(before != after) | (before & 1 == 1)]]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from slurm_ncclmon.probe.frame import (
+from slurm_ncclmon.probe.frame import WAITS, Frames, Links, Operations, joined, rows
+from slurm_ncclmon.probe.layout import (
     ALGORITHMS,
     DATATYPES,
     FUNCTIONS,
@@ -15,12 +16,6 @@ from slurm_ncclmon.probe.frame import (
     OP_SEND,
     PROTOCOLS,
     WAIT_NONE,
-    WAITS,
-    Frames,
-    Links,
-    Operations,
-    joined,
-    rows,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +31,7 @@ class Signature(NamedTuple):
 
     function: str
     datatype: str
-    count: int
+    elements: int
     root: int
     algorithm: str
     protocol: str
@@ -58,7 +53,9 @@ class Wait(NamedTuple):
 
     def __str__(self) -> str:
         arrow = "->" if self.sends else "<-"
-        return f"rank {self.rank} {arrow} {self.peer}, channel {self.channel}, {self.done} steps done: {WAITS[self.wait]}"
+        return (
+            f"rank {self.rank} {arrow} {self.peer}, channel {self.channel}, {self.done} steps done: {WAITS[self.wait]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,9 @@ def standing(frames: Frames, communicator: int) -> Standing | None:
     own = own.take(newest[last])
     next_round = np.array([reached(own, row) for row in range(len(own))])
     at = int(next_round.min())
-    missing = np.setdiff1d(np.arange(own.size.max(), dtype=np.int32), own.rank)
+    absent = np.ones(own.size.max(), np.bool_)
+    absent[own.rank] = False
+    missing = np.flatnonzero(absent).astype(np.int32)
     return Standing(own, missing, at, stages(own, next_round, at), operation_at(own, at))
 
 
