@@ -72,6 +72,7 @@ class Monitor:
         self._engine = engine
         self._gathering: Future[Evidence] | None = None
         self._open: set[str] = set()
+        self._told: set[str] = set()
         self._state_at = -STATE_EVERY_S
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gather")
 
@@ -152,9 +153,19 @@ class Monitor:
         return False
 
     def _tell(self, event: Event) -> None:
+        """What may become a verdict is told to the owner; a pause that counts cannot tell from a hang is only logged, and so is
+        its end: a job that checkpoints for ten minutes shall not be warned of ten times a day."""
         text = notice(event, self._settings.mode)
-        if text is not None:
-            self._hands.say(text)
+        if text is None:
+            return
+        if isinstance(event, (Suspected, Reminder, Recovered)):
+            incident = event.verdict.incident
+            if isinstance(event, (Suspected, Reminder)) and event.confirm_in_s is not None:
+                self._told.add(incident)
+            if incident not in self._told:
+                log.info("not told to the owner: %s", text)
+                return
+        self._hands.say(text)
 
     def _start_gathering(self, event: GatherEvidence) -> None:
         if self._settings.stacks == "off" or self._gathering is not None:

@@ -74,6 +74,10 @@ class Verdict:
     frozen: tuple[FrozenComm, ...] = ()
     """Every communicator that is frozen because of this incident, its own first."""
 
+    def is_finding(self) -> bool:
+        """Whether a program should take notice: it hangs, or is suspected to for a reason that is more than standing still."""
+        return self.state == CONFIRMED or (self.state == SUSPECTED and self.cls is not None)
+
     def to_json(self) -> dict[str, Any]:
         """The documented JSON object (`cls` is called `class` there)."""
         return {

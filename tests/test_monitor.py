@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from slurm_ncclmon.config import Settings
-from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Suspected
+from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
 from slurm_ncclmon.monitor import EXIT_CANCELLED, EXIT_FINE, Monitor
 from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
 from slurm_ncclmon.verdict import Advisory, Verdict
@@ -188,6 +189,12 @@ def test_recovery_is_said_and_reported() -> None:
     _, _, hands, _ = watch([[SUSPECTED], [Recovered(0, NOT_ENTERED)]])
     assert hands.said[-1].endswith("No need to do anything.")
     assert hands.reports == 1
+
+
+def test_a_pause_that_will_never_be_confirmed_is_not_told_and_neither_is_its_end() -> None:
+    pause = replace(NOT_ENTERED, cls=None, kind="symmetric", culprits=())
+    _, _, hands, _ = watch([[Suspected(0, pause, None)], [Reminder(0, pause, None)], [Recovered(0, pause)]])
+    assert hands.said == ["no stacks: ptrace_scope is 3"]
 
 
 def test_a_monitor_that_stood_still_stops_the_clocks_for_that_time() -> None:

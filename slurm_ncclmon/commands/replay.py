@@ -32,7 +32,7 @@ def command(
 ) -> int:
     """Judge a recording (a ncclmon-JOB.STEP folder, or plain RAS answers poll_000.json …) again, offline.
 
-    Gives the verdict that the live monitor gave. Exit code 1 when there is a finding, 3 when no poll was usable.
+    Gives the verdict that the live monitor gave. Exit code 1 when something hangs (or was suspected to at the end, for a reason), 3 when no poll was usable.
     """
     start = read_start(folder)
     settings = _settings(start.settings, suspect, confirm)
@@ -47,7 +47,7 @@ def command(
         click.echo(json.dumps(verdict_document(case), indent=1))
     else:
         click.echo(render_report(case, render_stacks), nl=False)
-    if case.verdicts:
+    if any(verdict.is_finding() for verdict in case.verdicts):
         return 1
     return 3 if case.polls and case.polls == case.unusable_polls else 0
 

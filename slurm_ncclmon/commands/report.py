@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from slurm_ncclmon.folders import find_folders
+from slurm_ncclmon.verdict import CONFIRMED, SUSPECTED
 
 
 @click.command("report")
@@ -31,8 +32,12 @@ def command(target: str, as_json: bool) -> int:
 
 
 def has_finding(folder: Path) -> bool:
-    """Whether a folder's verdict.json lists an incident."""
+    """Whether a folder's verdict.json lists an incident that is one by Verdict.is_finding."""
     try:
-        return bool(json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["incidents"])
+        incidents = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["incidents"]
+        return any(
+            incident["state"] == CONFIRMED or (incident["state"] == SUSPECTED and incident["class"])
+            for incident in incidents
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False

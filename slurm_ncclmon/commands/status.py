@@ -60,6 +60,6 @@ def _state(case: Case) -> str:
 
 
 def _code(case: Case) -> int:
-    if any(verdict.state != RECOVERED for verdict in case.verdicts):
+    if any(verdict.is_finding() for verdict in case.verdicts):
         return 1
     return 3 if case.polls == case.unusable_polls else 0
