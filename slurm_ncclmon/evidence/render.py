@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from slurm_ncclmon.evidence import phases
@@ -16,6 +17,7 @@ SCHEMA = 1
 _MOST_FRAMES = 14
 _MOST_GROUPS = 16
 _WIDTH = 110
+_LONGEST_LIST = 100
 
 
 def render_stacks(nodes: Sequence[NodeReport], verdicts: Sequence[Verdict] = ()) -> str:
@@ -70,15 +72,26 @@ def _group(number: int, group: Group, brief: bool) -> list[str]:
 def _who(group: Group) -> str:
     ranks = f"rank {group.ranks[0]}" if group.size == 1 and group.ranks else _count(group.size, "rank")
     if group.size > 1 and group.ranks:
-        ranks += f" {fold_numbers(group.ranks)}"
-    return f"{ranks} on {fold(group.nodes)}"
+        ranks += f" {_cut(fold_numbers(group.ranks))}"
+    return f"{ranks} on {_cut(fold(group.nodes))}"
+
+
+def _cut(folded: str) -> str:
+    """A folded list, in part when it is long: the whole one is in the JSON."""
+    return folded if len(folded) <= _LONGEST_LIST else f"{folded[:_LONGEST_LIST].rpartition(',')[0]},…"
 
 
 def _reason_line(group: Group) -> str:
     known = phases.LABELS.get(group.phase)
     reasons = [reason for reason in group.reasons if reason != known]
     moved = f"{group.moved} of {group.looked_twice} moved between two looks" if group.moved else ""
-    return "; ".join([*reasons, *([moved] if moved else [])])
+    return "; ".join(word for word in (_before(group), *reasons, moved) if word)
+
+
+def _before(group: Group) -> str:
+    """What ranks were at that the kernel holds: the stack still says so."""
+    held = group.phase in (phases.STOPPED, phases.KERNEL, phases.TRACED) and group.frames
+    return f"was {phases.LABELS[phases.classify_frames(group.frames)]}" if held else ""
 
 
 def _process_lines(group: Group) -> list[str]:
@@ -116,12 +129,15 @@ def _stack_lines(frames: Sequence[Frame]) -> list[str]:
 
 
 def _brief_stack(frames: Sequence[Frame]) -> list[str]:
-    """Innermost frames on one line, as far as it holds them."""
+    """Innermost frames on one line, as far as it holds them, without libc's and without folders."""
     line = ""
     for frame in frames:
-        longer = f"{line} < {text(frame)}" if line else text(frame)
+        if frame.native and frame.file == "libc.so":
+            continue
+        words = text(replace(frame, file=frame.file.rpartition("/")[2]))
+        longer = f"{line} < {words}" if line else words
         if len(longer) > _WIDTH - 6:
-            return [f"      {line or longer[: _WIDTH - 7]} …"]
+            return [f"      {line or longer[: _WIDTH - 7]} < …"]
         line = longer
     return [f"      {line}"] if line else []
 
