@@ -1,4 +1,4 @@
-"""Many answers that resemble each other, in few bytes and back, byte for byte.
+"""Many answers (or images) that resemble each other, in few bytes and back, byte for byte.
 
 An answer differs from the one before in its counters. So it is taken apart into a template (the text without its numbers) and the
 numbers; the template is written once, and of the numbers only how much they grew, which for a thousand ranks in step is almost
@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slurm_ncclmon.probe import image as probe_image
+from slurm_ncclmon.probe.image import Image
 
 MOST_TEMPLATES = 8
 """Kept by writer and reader alike; one that was dropped is written in full again."""
@@ -110,6 +113,47 @@ class Unpacker:
             if len(self._templates) > MOST_TEMPLATES:
                 self._templates.popitem(last=False)
         return text
+
+
+class ImagePacker:
+    """Probe images to JSON objects: one that is as long as the one before is written as what differs from that."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str], bytes] = {}
+
+    def pack(self, image: Image) -> dict[str, Any]:
+        """The image as JSON values."""
+        name = (image.host, image.file)
+        before = self._before.get(name)
+        self._before[name] = image.data
+        if before is None or len(before) != len(image.data):
+            return probe_image.to_dict(image)
+        where = {"host": image.host, "file": image.file, "read_s": image.read_s, "wall_offset_s": image.wall_offset_s}
+        return {**where, "differs": _compress(_differ(before, image.data))}
+
+
+class ImageUnpacker:
+    """The images again. Raises ValueError, KeyError or FrameError for what ImagePacker did not write in this order."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str], bytes] = {}
+
+    def unpack(self, packed: Any) -> Image:
+        """The image of one object."""
+        if isinstance(packed, dict) and "differs" in packed:
+            before = self._before[packed["host"], packed["file"]]
+            data = _differ(before, _decompress(packed["differs"]))
+            image = Image(packed["host"], packed["file"], float(packed["read_s"]), float(packed["wall_offset_s"]), data)
+        else:
+            image = probe_image.from_dict(packed)
+        self._before[image.host, image.file] = image.data
+        return image
+
+
+def _differ(one: bytes, other: bytes) -> bytes:
+    if len(one) != len(other):
+        raise ValueError("an image does not fit the one that it is built on")
+    return (np.frombuffer(one, np.uint8) ^ np.frombuffer(other, np.uint8)).tobytes()
 
 
 def _take_apart(text: bytes) -> _Parts | None:

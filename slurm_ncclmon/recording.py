@@ -15,6 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ import msgspec
 from slurm_ncclmon.errors import FrameError, RecordingError
 from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
-from slurm_ncclmon.packing import Packer, Unpacker
+from slurm_ncclmon.packing import ImagePacker, ImageUnpacker, Packer, Unpacker
 from slurm_ncclmon.probe import decode as probe_decode
-from slurm_ncclmon.probe import image as probe_image
 from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.merge import poll_of
 from slurm_ncclmon.ras.report import CommKey, Problem
@@ -43,8 +43,7 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
         self._folder = folder
-        self._packer = Packer()
-        self._gatherings = 0
+        self._packer, self._images = Packer(), ImagePacker()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / POLLS
         torn = path.exists() and not _ends_with_newline(path)
@@ -58,7 +57,7 @@ class Recorder:
         elif isinstance(observation, Evidence):
             self._line(self._evidence(observation))
         elif isinstance(observation, FramePoll):
-            images = [probe_image.to_dict(image) for image in observation.images]
+            images = [self._images.pack(image) for image in observation.images]
             self._line({"kind": "frames", "t": observation.t_s, "images": images})
         else:
             self._line({"kind": "state", "t": observation.t_s, "state": observation.state})
@@ -86,7 +85,6 @@ class Recorder:
 
     def _evidence(self, evidence: Evidence) -> dict[str, Any]:
         """The line that names the files, which are on disk before it."""
-        self._gatherings += 1
         (self._folder / NODES).mkdir(exist_ok=True)
         names = []
         for node in evidence.nodes:
@@ -171,38 +169,47 @@ def _read_bytes(path: Path) -> bytes:
         raise RecordingError(f"{path}: {error.strerror}") from None
 
 
+@dataclass
+class _Memory:
+    """What later lines of one monitor's recording are built on."""
+
+    answers: Unpacker = field(default_factory=Unpacker)
+    images: ImageUnpacker = field(default_factory=ImageUnpacker)
+    decoder: Decoder = field(default_factory=Decoder)
+
+
 def _recorded(folder: Path, path: Path, lines: list[tuple[int, dict[str, Any]]]) -> Iterator[Observation]:
-    unpacker, decoder = Unpacker(), Decoder()
+    memory = _Memory()
     for number, line in lines:
         if line.get("kind") == "begin":
-            unpacker = Unpacker()
+            memory = _Memory()
             if line.get("schema") != SCHEMA:
                 raise RecordingError(
                     f"{path}:{number}: made by another release (schema {line.get('schema')}, known: {SCHEMA})"
                 )
             continue
         try:
-            observation = _observation(folder, line, unpacker, decoder)
+            observation = _observation(folder, line, memory)
         except (KeyError, TypeError, ValueError, FrameError) as error:
             raise RecordingError(f"{path}:{number}: damaged ({type(error).__name__}: {error})") from None
         if observation is not None:
             yield observation
 
 
-def _observation(folder: Path, line: dict[str, Any], unpacker: Unpacker, decoder: Decoder) -> Observation | None:
+def _observation(folder: Path, line: dict[str, Any], memory: _Memory) -> Observation | None:
     kind, t_s = line["kind"], float(line.get("t", 0.0))
     if kind == "poll":
-        answers = tuple(unpacker.unpack(packed) for packed in line.get("answers", ()))
+        answers = tuple(memory.answers.unpack(packed) for packed in line.get("answers", ()))
         notes = tuple(
             Problem(str(note), str(text), CommKey(*comm) if comm else None)
             for note, text, comm in line.get("notes", ())
         )
-        return poll_of(int(line["n"]), t_s, float(line["wall"]), answers, decoder, notes, line.get("trouble"))
+        return poll_of(int(line["n"]), t_s, float(line["wall"]), answers, memory.decoder, notes, line.get("trouble"))
     if kind == "evidence":
         nodes = tuple(_node(folder / str(name)) for name in line["nodes"])
         return Evidence(t_s, float(line["wall"]), str(line["reason"]), nodes)
     if kind == "frames":
-        images = tuple(probe_image.from_dict(image) for image in line["images"])
+        images = tuple(memory.images.unpack(image) for image in line["images"])
         return FramePoll(t_s, probe_decode.decode(images), images)
     return StepState(t_s, str(line["state"])) if kind == "state" else None
 

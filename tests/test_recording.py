@@ -7,11 +7,15 @@ import logging
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slurm_ncclmon.errors import RecordingError
 from slurm_ncclmon.evidence.model import Attempt, Frame, NodeReport, ProcessReport, Thread
-from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
+from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
+from slurm_ncclmon.probe import decode as probe_decode
+from slurm_ncclmon.probe import layout
+from slurm_ncclmon.probe.image import Image
 from slurm_ncclmon.ras import problems as kind
 from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.merge import poll_of
@@ -102,6 +106,35 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     ]
 
 
+def image(counter: int, frames: int = 1) -> Image:
+    """A probe file's content at some time."""
+    header = np.zeros(1, layout.HEADER)
+    header["magic"], header["abi"], header["frame_bytes"] = layout.MAGIC, layout.ABI, layout.FRAME.itemsize
+    frame = np.zeros(frames, layout.FRAME)
+    frame["magic"], frame["state"], frame["size"] = layout.MAGIC & 0xFFFFFFFF, layout.FRAME_LIVE, 8
+    frame["enqueued"] = counter
+    return Image("n1", "7.frames", 10.0 + counter, 1e9, header.tobytes() + frame.tobytes())
+
+
+def test_probe_images(tmp_path: Path) -> None:
+    images = [(image(1),), (image(2),), (), (image(3, 2), image(4, 2)), (image(5, 2),)]
+    recorder = Recorder(tmp_path)
+    for number, several in enumerate(images):
+        recorder.write(FramePoll(15.0 * number, probe_decode.decode(several), several))
+    back = [observation for observation in read(tmp_path) if isinstance(observation, FramePoll)]
+    assert [poll.images for poll in back] == images
+    assert [poll.t_s for poll in back] == [0.0, 15.0, 30.0, 45.0, 60.0]
+    assert back[1].frames.enqueued.tolist() == [2]
+
+
+def test_probe_images_are_written_as_what_differs(tmp_path: Path) -> None:
+    recorder, sizes = Recorder(tmp_path), []
+    for counter in range(4):
+        recorder.write(FramePoll(0.0, probe_decode.decode([]), (image(counter, 20),)))
+        sizes.append((tmp_path / "polls.jsonl").stat().st_size)
+    assert sizes[3] - sizes[2] < 300
+
+
 def test_a_second_monitor_continues_the_first_ones_recording(tmp_path: Path) -> None:
     seen = observations()
     path = record(tmp_path, seen)
@@ -165,7 +198,7 @@ def advanced(text: bytes, chance: random.Random, step: int) -> bytes:
     return (
         b"\n".join(lines)
         .replace(b"07:17:23", b"07:%02d:%02d" % divmod(step % 3600, 60))
-        .replace(b"_sec\": 0.117", b"_sec\": 0.%03d" % (100 + step % 40))
+        .replace(b'_sec": 0.117', b'_sec": 0.%03d' % (100 + step % 40))
     )
 
 
