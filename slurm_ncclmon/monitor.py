@@ -42,7 +42,10 @@ class Senses(Protocol):
     def step_state(self) -> StepState: ...
     def gather(self, reason: str) -> Evidence: ...
     def frames(self) -> FramePoll | None: ...
-    def complaints(self) -> Sequence[str]: ...
+    def beginning(self) -> Evidence | None:
+        """What the ranks looked like when they were first seen, once."""
+        ...
+
     def pause_after(self, suspicious: bool) -> float:
         """Seconds until the next poll."""
         ...
@@ -91,13 +94,21 @@ class Monitor:
         poll = self._senses.poll()
         if self._clock.ended():
             return False
-        for complaint in self._senses.complaints():
-            self._hands.say(complaint)
-        frames = self._senses.frames()
-        events = (self._take(frames) if frames is not None else []) + self._take(poll) + self._ask_slurm()
+        events = self._begin() + self._take(poll) + self._ask_slurm()
         if self._carry_out(events):
             return True
         return self._rest(self._senses.pause_after(bool(self._open)))
+
+    def _begin(self) -> list[Event]:
+        """What comes before a poll's own answer: the first look at the ranks, and the probe's frames."""
+        events: list[Event] = []
+        beginning = self._senses.beginning()
+        if beginning is not None:
+            for problem in (problem for node in beginning.nodes for problem in node.problems):
+                self._hands.say(problem)
+            events += self._take(beginning)
+        frames = self._senses.frames()
+        return events + (self._take(frames) if frames is not None else [])
 
     def _rest(self, seconds: float) -> bool:
         """Wait for the next poll, but take evidence as soon as it is there; True when that ended the step."""

@@ -30,7 +30,7 @@ class Tally:
             self.polls += 1
             self.unusable += observation.report is None or not observation.report.coherent
             self.wall_s = observation.wall_s
-        elif isinstance(observation, Evidence):
+        elif isinstance(observation, Evidence) and observation.reason != "start":
             self.nodes = observation.nodes
             self.wall_s = observation.wall_s
 

@@ -14,9 +14,10 @@ from slurm_ncclmon.clock import StepClock
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.errors import OptionError, SlurmError
 from slurm_ncclmon.evidence import fanout
-from slurm_ncclmon.evidence.assemble import Known, ras_addresses
+from slurm_ncclmon.evidence.assemble import Known, assemble, ras_addresses
 from slurm_ncclmon.evidence.host import own_addresses
 from slurm_ncclmon.evidence.local import local_ranks
+from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.evidence.preflight import preflight
 from slurm_ncclmon.observation import Evidence, FramePoll, Poll, StepState
 from slurm_ncclmon.probe import decode as probe_decode
@@ -58,7 +59,7 @@ class StepSenses:
         self._parts: tuple[StepPart, ...] = ()
         self._frames: Path | None = None
         self._seen = False
-        self._complaints: list[str] = []
+        self._beginning: Evidence | None = None
 
     def poll(self) -> Poll:
         """Ask RAS once."""
@@ -71,7 +72,7 @@ class StepSenses:
             return Poll(n, t_s, wall_s, None, f"no process of step {self._step} on {self._node} has loaded NCCL")
         if not self._seen:
             self._seen = True
-            self._complaints += preflight({rank.candidate.pid: rank for rank in ranks})
+            self._beginning = self._first_look(ranks)
         self._learn(ranks)
         poll = self._mesh.poll(n, t_s, wall_s, self._local(ranks))
         self._busy_s.append(self._clock.now() - t_s)
@@ -113,10 +114,17 @@ class StepSenses:
             return ncclras.ask(Path(self._settings.ncclras), address, timeouts=timeouts, text=text)
         return ras_client.ask(address, timeouts=timeouts, text=text)
 
-    def complaints(self) -> list[str]:
-        """What the owner should know before it matters: why stacks would not be had. Each sentence once."""
-        found, self._complaints = self._complaints, []
+    def beginning(self) -> Evidence | None:
+        """The ranks of this node as they were first seen with NCCL, once: their environment (the watchdogs' limits are there),
+        and as the node's problems what will keep stacks from being taken."""
+        found, self._beginning = self._beginning, None
         return found
+
+    def _first_look(self, ranks: tuple[Known, ...]) -> Evidence:
+        processes = tuple(assemble(rank, None, self._settings.phases) for rank in ranks)
+        problems = preflight({rank.candidate.pid: rank for rank in ranks})
+        node = NodeReport(self._node, True, wall_s=self._clock.wall(), processes=processes, problems=problems)
+        return Evidence(self._clock.now(), self._clock.wall(), "start", (node,))
 
     def frames(self) -> FramePoll | None:
         """This node's probe frames; None when there are none."""

@@ -10,6 +10,7 @@ import pytest
 
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
+from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.monitor import EXIT_CANCELLED, EXIT_FINE, Monitor
 from slurm_ncclmon.observation import Evidence, Observation, Poll, StepState
 from slurm_ncclmon.verdict import Advisory, Verdict
@@ -66,8 +67,9 @@ class FakeSenses:
     def frames(self) -> None:
         return None
 
-    def complaints(self) -> list[str]:
-        return ["no stacks: ptrace_scope is 3"] if self.polls == 1 else []
+    def beginning(self) -> Evidence | None:
+        node = NodeReport("n1", True, problems=("no stacks: ptrace_scope is 3",))
+        return Evidence(self.clock.now(), self.clock.wall(), "start", (node,)) if self.polls == 1 else None
 
     def pause_after(self, suspicious: bool) -> float:
         return 10.0
@@ -111,7 +113,8 @@ class ScriptedEngine:
         self.seen.append(observation)
         if isinstance(observation, Poll) and self.script:
             return list(self.script.pop(0))
-        return list(self.on_evidence) if isinstance(observation, Evidence) else []
+        answers = isinstance(observation, Evidence) and observation.reason != "start"
+        return list(self.on_evidence) if answers else []
 
     def verdicts(self) -> Sequence[Verdict]:
         return ()
@@ -162,7 +165,7 @@ def test_suspicion_is_told_with_what_will_happen_when() -> None:
 def test_evidence_goes_to_the_engine_as_soon_as_it_is_there() -> None:
     _, senses, hands, engine = watch([[GATHER]], [Confirmed(0, NOT_ENTERED)])
     assert senses.gathered == ["suspected"]
-    assert any(isinstance(seen, Evidence) for seen in engine.seen)
+    assert [seen.reason for seen in engine.seen if isinstance(seen, Evidence)] == ["start", "suspected"]
     assert hands.concluded == [NOT_ENTERED]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,39 +22,43 @@ NO_PEER = 0xFFFFF
 MOST_RANKS = 1 << 20
 """What a link word can name; a frame that claims more is nonsense."""
 NANOSECONDS = 1e-9
+HEADER_SIZE, FRAME_SIZE = layout.HEADER.itemsize, layout.FRAME.itemsize
 
 
 def decode(images: Iterable[Image]) -> Frames:
     """One row for each communicator frame in the images. Raises FrameError if an image is no probe file of this version."""
-    headers, frames, hosts, clocks = [], [], [], []
+    headers, frames, counts, hosts, clocks = [], [], [], [], []
     for image in images:
-        header, own = split(image.data)
-        headers.append(np.repeat(header, len(own)))
-        frames.append(own)
-        hosts += [image.host] * len(own)
-        clocks += [(image.read_s, image.wall_offset_s)] * len(own)
-    if not frames:
-        return empty()
-    return columns(
-        np.concatenate(headers), np.concatenate(frames), np.array(hosts, np.str_), np.array(clocks).reshape(-1, 2)
-    )
+        check(image.data)
+        count = (len(image.data) - HEADER_SIZE) // FRAME_SIZE
+        headers.append(image.data[:HEADER_SIZE])
+        frames.append(image.data[HEADER_SIZE : HEADER_SIZE + count * FRAME_SIZE])
+        counts.append(count)
+        hosts.append(image.host)
+        clocks.append((image.read_s, image.wall_offset_s))
+    frame = np.frombuffer(b"".join(frames), layout.FRAME)
+    kept = np.flatnonzero(sound(frame))
+    file = np.repeat(np.arange(len(counts)), counts)[kept]
+    header = np.frombuffer(b"".join(headers), layout.HEADER)
+    return columns(header[file], frame[kept], np.array(hosts, np.str_)[file], np.array(clocks).reshape(-1, 2)[file])
 
 
-def split(data: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The header (shape (1,)) and the communicator frames in use that make sense (shape (n,)) of one file's bytes."""
-    if len(data) < layout.HEADER.itemsize:
+def check(data: bytes) -> None:
+    """Raises FrameError unless `data` begins as a probe file of this version."""
+    if len(data) < HEADER_SIZE:
         raise FrameError(f"too short for a probe file: {len(data)} bytes")
-    header = np.frombuffer(data, layout.HEADER, 1)
-    if header["magic"][0] != layout.MAGIC:
+    magic, abi, _, frame_bytes = struct.unpack_from("<QHHH", data)
+    if magic != layout.MAGIC:
         raise FrameError("not a probe file")
-    if header["abi"][0] != layout.ABI or header["frame_bytes"][0] != layout.FRAME.itemsize:
-        raise FrameError(f"a probe file of another version: ABI {header['abi'][0]}, this reader knows {layout.ABI}")
-    count = (len(data) - layout.HEADER.itemsize) // layout.FRAME.itemsize
-    frames = np.frombuffer(data, layout.FRAME, count, layout.HEADER.itemsize)
-    sound = frames["magic"] == layout.MAGIC & 0xFFFFFFFF
-    sound &= (frames["state"] == layout.FRAME_LIVE) | (frames["state"] == layout.FRAME_FINALISED)
-    sound &= (frames["rank"] < frames["size"]) & (frames["size"] <= MOST_RANKS)
-    return header, frames[sound]
+    if abi != layout.ABI or frame_bytes != FRAME_SIZE:
+        raise FrameError(f"a probe file of another version: ABI {abi}, this reader knows {layout.ABI}")
+
+
+def sound(frame: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which frames are of one communicator and make sense."""
+    marked = frame["magic"] == layout.MAGIC & 0xFFFFFFFF
+    used = (frame["state"] == layout.FRAME_LIVE) | (frame["state"] == layout.FRAME_FINALISED)
+    return np.asarray(marked & used & (frame["rank"] < frame["size"]) & (frame["size"] <= MOST_RANKS))
 
 
 def empty() -> Frames:
@@ -69,13 +74,13 @@ def together(parts: Iterable[Frames]) -> Frames:
 def columns(header: NDArray[Any], frame: NDArray[Any], host: NDArray[np.str_], clock: NDArray[np.float64]) -> Frames:
     """Columns of n frames; `header` is that of each frame's file, `clock` (n, 2) its reading time and wall offset in seconds."""
     finished = frame["finished"]
-    newest, oldest = frame["newest"], frame["oldest"]
     at = finished.astype(np.uint32) + np.uint32(1)
-    unfinished = (frame["enqueued"] & 0xFFFFFFFF) > finished
-    oldest = np.where(oldest["position"] == at, oldest, newest)
-    order = (finished[:, None].astype(np.int64) - np.arange(layout.RECENT)) % layout.RECENT
-    recent = np.take_along_axis(frame["recent"], order, axis=1)
+    newest, oldest = frame["newest"], frame["oldest"].copy()
+    passed = oldest["position"] != at
+    oldest[passed] = newest[passed]
+    unfinished = (frame["enqueued"] & np.uint64(0xFFFFFFFF)) > finished
     expected = finished[:, None].astype(np.int64) - np.arange(layout.RECENT)
+    recent = frame["recent"][np.arange(len(frame))[:, None], expected % layout.RECENT]
     records = np.concatenate([newest["version"][:, None], oldest["version"][:, None], recent["version"]], axis=1)
     return Frames(
         host=host,
@@ -134,7 +139,8 @@ def columns(header: NDArray[Any], frame: NDArray[Any], host: NDArray[np.str_], c
 def operations(record: NDArray[Any], there: NDArray[np.bool_]) -> Operations:
     """Columns of operation records of any shape; where `there` is False or a record is torn, nothing is known."""
     known = there & (record["version"] & 1 == 0)
-    clean = np.where(known, record, np.zeros(1, layout.OP))
+    clean = record.copy()
+    clean[~known] = np.zeros((), layout.OP)
     return Operations(
         known=known,
         function=code(clean["function"], layout.FUNCTIONS),

@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_ncclmon.errors import FrameError
 from slurm_ncclmon.probe import layout
-from slurm_ncclmon.probe.decode import split
+from slurm_ncclmon.probe.decode import check
 from slurm_ncclmon.probe.image import MOST_BYTES, Image
 
 TRIES = 3
@@ -66,7 +66,7 @@ def read_file(path: Path, uid: int, host: str) -> Image:
         os.close(descriptor)
     now = time.monotonic()
     data = header + frames
-    split(data)
+    check(data)
     return Image(host, path.name, now, time.time() - now, data)
 
 

@@ -1,7 +1,7 @@
 """Members in the layout that NCCL prints, read many at a time.
 
-NCCL prints every member with the same 21 lines, so the place of each value follows from the places of the line ends. All values of
-a field are then turned into numbers together, digit by digit, and every byte between the values is compared with what NCCL
+NCCL prints every member with the same 21 lines, so the place of each value follows from the places of the line ends. All values
+of a field are then turned into numbers together, digit by digit, and every byte between the values is compared with what NCCL
 prints there. Text in any other layout is refused, never guessed at (entries.py reads it).
 """
 
@@ -261,7 +261,10 @@ def _flags(text: bytes, ends: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def read_missing(text: bytes, begin: int, count: int, gpus: GpuTexts) -> tuple[Members, int, bool]:
-    """`count` missing members from byte `begin` on, the place behind them, and whether commas are missing. Raises IrregularError."""
+    """`count` missing members from byte `begin` on, the place behind them, and whether commas are missing.
+
+    Raises IrregularError.
+    """
     rows: list[tuple[int, int, int]] = []
     at, broken = begin, False
     for number in range(count):

@@ -14,7 +14,7 @@ FIRST_WITH_JSON = Version(2, 28, 7)
 FIRST_WITH_SAFE_TEXT = Version(2, 29, 2)
 
 STARTUP_S = 180.0
-"""Most communicators are made in a job's first minutes; until then, releases that crash on a question meanwhile are left alone."""
+"""Most communicators are made in a job's first minutes; until then, releases that crash on a question at such a time are spared."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,10 @@ def refusal_of_text(version: Version | None, circumstances: Circumstances) -> st
     if version >= FIRST_WITH_SAFE_TEXT:
         return None
     if version < FIRST_SAFE_DURING_INIT and circumstances.age_s < STARTUP_S:
-        return f"NCCL {version} can crash when asked while a communicator is being made; not asked before the step is {STARTUP_S:g} s old"
+        return (
+            f"NCCL {version} can crash when asked while a communicator is being made; "
+            f"it is not asked before the step is {STARTUP_S:g} s old"
+        )
     if version >= FIRST_WITH_MISSING_RANKS and not circumstances.all_present:
         return (
             f"NCCL {version} has no JSON, and its text answer can crash it once a rank is missing; "

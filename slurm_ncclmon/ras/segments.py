@@ -1,8 +1,8 @@
 """An answer cut into pieces, so that what has not changed since the last one is not read again.
 
-Pieces begin where a communicator or a member begins, at places that the content decides: a new communicator shifts what follows it,
-and leaves it recognisable. What a piece means depends on its bytes and on the state in which it begins; both must be the same for it
-to be used again. Pieces that are new are read many at a time, since small ones would cost more than they save.
+Pieces begin where a communicator or a member begins, at places that the content decides: a new communicator shifts what follows
+it, and leaves it recognisable. What a piece means depends on its bytes and on the state in which it begins; both must be the same
+for it to be used again. Pieces that are new are read many at a time, since small ones would cost more than they save.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class State(NamedTuple):
     """The communicator before was the last one."""
 
 
+NOTHING = memoryview(b"")
 BETWEEN = State()
 END = State(last=True)
 
@@ -71,7 +72,7 @@ END = State(last=True)
 class Piece:
     """C communicators begin in it; its members are first those of a communicator that began earlier, then theirs in order."""
 
-    raw: memoryview = memoryview(b"")
+    raw: memoryview
     """Its bytes, in the last answer that had them."""
     after: State = BETWEEN
     keys: list[CommKey] = field(default_factory=list)
@@ -159,7 +160,7 @@ class _Reader:
         self._waiting: list[tuple[Piece, list[int | Members]]] = []
         """Pieces whose members are still to be read: so many of the blocks' members, or some that are there, in turn."""
         self._count = 0
-        self._piece = Piece()
+        self._piece = Piece(NOTHING)
         self._parts: list[int | Members] = []
         self._at = 0
         self._state = BETWEEN
@@ -167,7 +168,7 @@ class _Reader:
     def piece(self, begin: int, state: State) -> Piece:
         """The piece that begins there; its members are there after `finish`. Raises IrregularError."""
         self._at, self._state = begin, state
-        piece, parts = Piece(), []  # type: Piece, list[int | Members]
+        piece, parts = Piece(NOTHING), []  # type: Piece, list[int | Members]
         self._piece, self._parts = piece, parts
         while True:
             if self._state.key is None:
