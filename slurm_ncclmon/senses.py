@@ -37,8 +37,8 @@ GATHER_S = 60.0
 
 
 USUAL_OF = 4
-"""The quickest of so many polls is what a poll costs: one that meets a silent process only waits, for five seconds or more, and to
-ask less often just then would be to look away from a hang."""
+"""The quickest of so many polls is what a poll costs: one that meets a silent process only waits, for five seconds or more,
+and to ask less often just then would be to look away from a hang."""
 
 
 class StepSenses:

@@ -9,7 +9,6 @@ import click
 from slurm_ncclmon.durations import parse_duration
 from slurm_ncclmon.errors import OptionError
 
-
 if TYPE_CHECKING:
     Parameter = click.ParamType[float]
 else:

@@ -32,7 +32,8 @@ def command(
 ) -> int:
     """Judge a recording (a ncclmon-JOB.STEP folder, or plain RAS answers poll_000.json …) again, offline.
 
-    Gives the verdict that the live monitor gave. Exit code 1 when something hangs (or was suspected to at the end, for a reason), 3 when no poll was usable.
+    Gives the verdict that the live monitor gave. Exit code 1 when something hangs, or was suspected to at the end for a
+    reason; 3 when no poll was usable.
     """
     start = read_start(folder)
     settings = _settings(start.settings, suspect, confirm)

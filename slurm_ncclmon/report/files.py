@@ -66,9 +66,10 @@ def stack_files(nodes: tuple[NodeReport, ...]) -> dict[str, str]:
 
 
 def _process_text(node: NodeReport, process: ProcessReport) -> str:
+    state = f"state {process.state}, wchan {process.wchan or '-'}, {process.threads_total} threads"
     head = [
         f"rank {process.rank} on {node.node}, pid {process.pid}: {process.command}",
-        f"state {process.state}, wchan {process.wchan or '-'}, {process.threads_total} threads, phase {process.phase}, stack by {process.source}",
+        f"{state}, phase {process.phase}, stack by {process.source}",
     ]
     tries = [f"tried {attempt.how}: {attempt.error or 'ok'} ({attempt.seconds:.2f} s)" for attempt in process.attempts]
     return "\n".join([*head, *tries, "", *(_thread_text(thread) for thread in process.threads)]) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -43,7 +42,7 @@ SILENT = {
 
 
 @pytest.fixture(scope="module")
-def watched(cluster: Cluster) -> Iterator[dict[str, Watched]]:
+def watched(cluster: Cluster) -> dict[str, Watched]:
     """All faults, a few at a time; each job is cancelled as soon as its hang is confirmed."""
     faults = {**dict.fromkeys(HANGS, ""), **NAMELESS, **SILENT}
     waiting = list(faults)
@@ -61,7 +60,7 @@ def watched(cluster: Cluster) -> Iterator[dict[str, Watched]]:
                 job.cancel()
                 done[fault] = running.pop(fault)
         time.sleep(0.5)
-    yield done
+    return done
 
 
 @pytest.mark.parametrize("fault", HANGS)

@@ -116,7 +116,7 @@ def test_a_step_that_is_not_watched_leaves_nothing(user: User, option: str) -> N
 
 def test_keep_findings_leaves_nothing_of_a_clean_step(user: User) -> None:
     job = start(user, "none", "observe,keep=findings,interval=1s", "--steps 30")
-    wait_until(lambda: (job.folder / "polls.jsonl").exists(), 20.0, "the step is watched")
+    wait_until((job.folder / "polls.jsonl").exists, 20.0, "the step is watched")
     job.wait_for_end()
     wait_until(lambda: not job.folder.exists(), 10.0, "the folder is gone")
 
@@ -130,7 +130,7 @@ def test_stacks_off_takes_none(user: User) -> None:
 
 def test_a_monitor_that_is_killed_costs_the_job_nothing(user: User) -> None:
     job = start(user, "none", f"observe,{QUICK}", "--steps 60", after="echo rc $?")
-    wait_until(lambda: (job.folder / "polls.jsonl").exists(), 20.0, "the step is watched")
+    wait_until((job.folder / "polls.jsonl").exists, 20.0, "the step is watched")
     for pid in monitors(job):
         os.kill(pid, signal.SIGKILL)
     job.wait_for_end()
