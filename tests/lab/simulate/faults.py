@@ -507,3 +507,52 @@ def aborts(job: Job) -> None:
     conclude_not_entered(
         job, f"rank {rank} aborted {role}", {rank}, ("aborted", "exited_early", "not_entered"), classes=("H1", "H3")
     )
+
+
+@case("P33", True, cls="H1", kinds=("ddp", "fsdp", "hsdp"))
+def majority(job: Job) -> None:
+    """More than half of the ranks take a branch without the collective that the others enter."""
+    begin(job)
+    ranks = job.layout.ranks
+    size = int(job.rng.integers(ranks // 2 + 1, ranks * 3 // 4 + 1))
+    away = {int(rank) for rank in job.rng.choice(ranks, size, replace=False)}
+    barrier: Program = [call("world", ALL_REDUCE), sync("barrier")]
+    changes = {rank: [stop("python")] for rank in away}
+    hang(job, changes, everyone=lambda program: barrier + program)
+    conclude_not_entered(
+        job, f"{size} of {ranks} ranks skip a barrier", away, ("not_entered", "extra_op"), classes=("H1", "H2")
+    )
+    job.truth.also = (frozenset(range(ranks)) - frozenset(away),)
+    job.truth.decidable[COUNTS] = False
+
+
+@case("P34", True, cls="H2", kinds=("ddp", "fsdp", "hsdp"))
+def one_more_at_the_end(job: Job) -> None:
+    """The last step is over; one rank has a barrier of its own in a branch that only it takes, the others end."""
+    begin(job)
+    rank = int(job.rng.choice([0, pick(job)]))
+    others = [other for other in range(job.layout.ranks) if other != rank]
+    barrier: Program = [call("world", ALL_REDUCE), sync("barrier")]
+    changes: dict[int, Program] = {other: [stop("teardown")] for other in others}
+    changes[rank] = barrier
+    hang(job, changes)
+    for other in others:
+        job.gone[other] = (job.truth.since_s + float(job.rng.uniform(2, 25)), "exited")
+    conclude_not_entered(
+        job,
+        f"rank {rank} has a barrier of its own at the end",
+        {rank},
+        ("extra_op", "exited_early", "dead", "missing"),
+        classes=("H2", "H1", "H3"),
+    )
+    job.truth.also = (frozenset(others),)
+    job.truth.decidable = {COUNTS: False, NODE: False, FRAMES: False}
+
+
+@case("P35", True, cls="H1")
+def debugger(job: Job) -> None:
+    """Somebody holds one rank in a debugger."""
+    begin(job)
+    rank = pick(job)
+    hang(job, {rank: _cut(job, rank, choose(job, job.spots(rank)), "debugger")})
+    conclude_not_entered(job, f"rank {rank} is held by a debugger", {rank}, ("stopped", "traced", "not_entered"))
