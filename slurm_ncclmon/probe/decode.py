@@ -37,10 +37,11 @@ def decode(images: Iterable[Image]) -> Frames:
         hosts.append(image.host)
         clocks.append((image.read_s, image.wall_offset_s))
     frame = np.frombuffer(b"".join(frames), layout.FRAME)
-    kept = np.flatnonzero(sound(frame))
+    kept = sound(frame)
+    frame = lumps(frame)[kept].view(layout.FRAME)
     file = np.repeat(np.arange(len(counts)), counts)[kept]
     header = np.frombuffer(b"".join(headers), layout.HEADER)
-    return columns(header[file], frame[kept], np.array(hosts, np.str_)[file], np.array(clocks).reshape(-1, 2)[file])
+    return columns(header[file], frame, np.array(hosts, np.str_)[file], np.array(clocks).reshape(-1, 2)[file])
 
 
 def check(data: bytes) -> None:
@@ -75,12 +76,11 @@ def columns(header: NDArray[Any], frame: NDArray[Any], host: NDArray[np.str_], c
     """Columns of n frames; `header` is that of each frame's file, `clock` (n, 2) its reading time and wall offset in seconds."""
     finished = frame["finished"]
     at = finished.astype(np.uint32) + np.uint32(1)
-    newest, oldest = frame["newest"], frame["oldest"].copy()
-    passed = oldest["position"] != at
-    oldest[passed] = newest[passed]
+    newest, oldest = frame["newest"], frame["oldest"]
+    oldest = np.where(oldest["position"] == at, lumps(oldest), lumps(newest)).view(layout.OP)
     unfinished = (frame["enqueued"] & np.uint64(0xFFFFFFFF)) > finished
     expected = finished[:, None].astype(np.int64) - np.arange(layout.RECENT)
-    recent = frame["recent"][np.arange(len(frame))[:, None], expected % layout.RECENT]
+    recent = lumps(frame["recent"])[np.arange(len(frame))[:, None], expected % layout.RECENT].view(layout.OP)
     records = np.concatenate([newest["version"][:, None], oldest["version"][:, None], recent["version"]], axis=1)
     return Frames(
         host=host,
@@ -91,7 +91,7 @@ def columns(header: NDArray[Any], frame: NDArray[Any], host: NDArray[np.str_], c
         task=header["task"],
         global_rank=header["rank"],
         communicator=frame["communicator"],
-        name=np.char.decode(frame["name"], "utf-8", "replace"),
+        name=np.array([name.decode("utf-8", "replace") for name in frame["name"].tolist()], np.str_),
         rank=frame["rank"].astype(np.int32),
         size=frame["size"].astype(np.int32),
         nodes=frame["nodes"].astype(np.int32),
@@ -139,8 +139,7 @@ def columns(header: NDArray[Any], frame: NDArray[Any], host: NDArray[np.str_], c
 def operations(record: NDArray[Any], there: NDArray[np.bool_]) -> Operations:
     """Columns of operation records of any shape; where `there` is False or a record is torn, nothing is known."""
     known = there & (record["version"] & 1 == 0)
-    clean = record.copy()
-    clean[~known] = np.zeros((), layout.OP)
+    clean = np.where(known, lumps(record), lumps(np.zeros((), layout.OP))).view(layout.OP)
     return Operations(
         known=known,
         function=code(clean["function"], layout.FUNCTIONS),
@@ -176,6 +175,11 @@ def links(word: NDArray[np.uint64]) -> Links:
     )
 
 
+def lumps(record: NDArray[Any]) -> NDArray[Any]:
+    """The same records as bytes in one piece each, which numpy copies much faster than field by field."""
+    return record.view(f"V{record.dtype.itemsize}")
+
+
 def code(value: NDArray[np.uint8], names: tuple[str, ...]) -> NDArray[np.uint8]:
     """`value` where it is an index into `names`, else 0 ("other")."""
     return np.where(value < len(names), value, np.uint8(0))
@@ -188,4 +192,6 @@ def flag(frame: NDArray[Any], bit: int) -> NDArray[np.bool_]:
 
 def seconds(nanoseconds: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Nanoseconds to seconds, 0 to NaN."""
-    return np.where(nanoseconds == 0, np.nan, nanoseconds * NANOSECONDS)
+    result = np.asarray(nanoseconds * NANOSECONDS, np.float64)
+    result[nanoseconds == 0] = np.nan
+    return result
