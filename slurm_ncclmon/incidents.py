@@ -126,7 +126,7 @@ class Incidents:
         return [(draft, found.get(number)) for number, draft in enumerate(drafts)], free
 
     def _opened(self, draft: Draft, t_s: float) -> list[Event]:
-        if draft.clock_s < suspect_after(draft.kind, self._settings, draft.young):
+        if draft.clock_s < suspect_after(draft.kind, self._settings, draft.young, draft.teardown):
             return []
         quiet = draft.kind == "symmetric"
         incident = Incident(f"hang-{len(self.all) + 1}", draft, QUIET if quiet else SUSPECTED, t_s, t_s)
@@ -196,7 +196,7 @@ class Incidents:
         if not draft.confirmable:
             return None
         pause = self._pauses.longest(draft.pause)
-        limit = confirm_after(draft.kind, self._settings, pause, draft.young)
+        limit = confirm_after(draft.kind, self._settings, pause, draft.young, draft.teardown)
         if draft.held:
             limit = max(limit, self._settings.phase_limit)
         return max(0.0, limit - draft.clock_s)

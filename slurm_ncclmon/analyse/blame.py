@@ -63,7 +63,7 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
         operation=blame.operation,
         round=blame.round,
         culprits=tuple(names.culprit(int(row), why) for row, why in zip(blame.rows, blame.whys)),
-        confidence=0.3 if cause.scattered else blame.confidence,
+        confidence=_confidence(cause, blame),
         frozen_s=stuck.frozen_s(cause.own),
         clock_s=min(stuck.clock_s(cause.own), stuck.now - blame.since),
         evidence=(*blame.evidence, *_held_up(cause), *_scattered(cause), *_demoted(stuck, cause, names)),
@@ -74,8 +74,23 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
         victims=cause.members - len(set(processes.tolist())),
         frozen=tuple(_frozen(stuck, int(comm), names) for comm in cause.comms[:MOST_LISTED]),
         pause=(layout.comms[cause.own], hosts),
+        teardown=_teardown(stuck, cause.own),
+        waiting=frozenset(layout.process[stuck.rows_of(cause.own, stuck.waiting)].tolist()),
         at_work_s=stuck.now - float(stuck.launched(blame.rows).min()) if len(blame.rows) else np.inf,
     )
+
+
+def _teardown(stuck: Stuck, comm: int) -> bool:
+    """Whether a member has left a communicator in which it had launched all that anybody has: it is done, others may be too."""
+    rows = stuck.rows_of(comm, stuck.shape.left)
+    return bool((stuck.shape.total[rows] >= stuck.shape.highest[comm]).any())
+
+
+def _confidence(cause: Cause, blame: Blame) -> float:
+    """Lower where many stopped at once, or where others might as well be the cause and only their shape speaks against them."""
+    if cause.scattered:
+        return 0.3
+    return min(blame.confidence, 0.6) if cause.certainty == "shown" and len(cause.demoted) else blame.confidence
 
 
 def _demoted(stuck: Stuck, cause: Cause, names: Names) -> tuple[str, ...]:

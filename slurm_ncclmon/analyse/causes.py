@@ -93,8 +93,8 @@ def _closest(stuck: Stuck, near: Numbers, processes: Numbers) -> int:
 
 
 def _grouped(stuck: Stuck, graph: WaitGraph, sinks: Numbers) -> list[Numbers]:
-    """Sinks that belong together: missed by one communicator that misses only sinks, unless each of them is also missed alone by
-    another; alone in a communicator with nobody but sinks; all gone, or all of their node."""
+    """Sinks that belong together: missed by one communicator that misses only sinks; all members of a communicator; all of their
+    node, or gone from it."""
     if len(sinks) < 2:
         return [sinks] if len(sinks) else []
     is_sink = np.zeros(graph.processes, np.bool_)
@@ -110,14 +110,10 @@ def _missed_together(graph: WaitGraph, is_sink: Mask, sets: DisjointSets) -> Non
     """Join the sinks that a communicator misses, and nobody besides."""
     others = np.zeros(graph.total_comms, np.bool_)
     others[graph.await_comm[~is_sink[graph.await_process]]] = True
-    missed = np.bincount(graph.await_comm, minlength=graph.total_comms)
-    single = np.zeros(graph.processes, np.bool_)
-    single[graph.await_process[(missed == 1)[graph.await_comm]]] = True
-    together = ~others[graph.await_comm] & (missed > 1)[graph.await_comm]
-    first: dict[tuple[int, int], int] = {}
+    together = ~others[graph.await_comm]
+    first: dict[int, int] = {}
     for comm, process in zip(graph.await_comm[together].tolist(), graph.await_process[together].tolist()):
-        key = (comm, process if single[process] else -1)
-        sets.join(first.setdefault(key, process), process)
+        sets.join(first.setdefault(comm, process), process)
 
 
 def _whole_communicators(stuck: Stuck, is_sink: Mask, sets: DisjointSets) -> None:

@@ -62,6 +62,10 @@ class Draft:
     """Why confirmation is held back although its time has come, for people."""
     at_work_s: float = float("inf")
     """Seconds since every one of the blamed processes has launched something, on whatever communicator."""
+    teardown: bool = False
+    """Some members have left in order: the step may be ending, and whoever is gone may have ended as well."""
+    waiting: frozenset[int] = frozenset()
+    """Processes that wait in its own communicator, as counts have it."""
     young: bool = False
     """Its communicator has only begun: compiling and loading may take long."""
     excused: bool = False

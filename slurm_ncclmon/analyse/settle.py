@@ -47,6 +47,7 @@ def _has_facts(stuck: Stuck, cause: Cause, facts_since: FactsSince) -> bool:
 def _only_those_outside(stuck: Stuck, cause: Cause, facts: Facts) -> Cause:
     """`cause` with its certainty, and without those of its processes that are seen waiting while others of it are not.
 
+    By counts alone those that are a whole communicator which launched the same are less likely than those that are not.
     `solid`: dead, failed, left or diverged, whatever stacks say, or seen outside of NCCL. `shown`: behind by counts, and nothing
     speaks against it. `waiting`: all seen waiting, or by counts alone a whole communicator that launched the same.
     """
@@ -63,9 +64,10 @@ def _only_those_outside(stuck: Stuck, cause: Cause, facts: Facts) -> Cause:
     if outside:
         rest = np.array(sorted(set(phases) - set(waiting)), np.int64)
         return replace(cause, processes=rest, certainty="solid", demoted=np.array(waiting, np.int64))
-    if len(waiting) == len(phases) or _whole(stuck, cause.processes):
+    whole = _whole(stuck, cause.processes)
+    if len(waiting) == len(phases) or len(whole) == len(phases):
         return replace(cause, certainty="waiting")
-    return replace(cause, certainty="shown")
+    return replace(cause, certainty="shown", processes=np.setdiff1d(cause.processes, whole), demoted=whole)
 
 
 def _hard(stuck: Stuck, processes: Numbers) -> set[int]:
@@ -74,15 +76,16 @@ def _hard(stuck: Stuck, processes: Numbers) -> set[int]:
     return set(stuck.history.layout.process[marked].tolist()) & set(processes.tolist())
 
 
-def _whole(stuck: Stuck, processes: Numbers) -> bool:
-    """Whether all members of some communicator with level counts are among `processes`."""
+def _whole(stuck: Stuck, processes: Numbers) -> Numbers:
+    """Those of `processes` that are in a communicator with level counts whose members are all among them."""
     layout, shape = stuck.history.layout, stuck.shape
     if len(processes) < 2:
-        return False
+        return processes[:0]
     mine = np.zeros(len(layout.processes.gpus), np.bool_)
     mine[processes] = True
     whole = np.logical_and.reduceat(mine[layout.process], layout.start[:-1])
-    return bool((whole & shape.level & (shape.highest > 0) & (layout.size > 1)).any())
+    comms = np.flatnonzero(whole & shape.level & (shape.highest > 0) & (layout.size > 1))
+    return np.flatnonzero(layout.processes_in(comms))
 
 
 def _joined_errors(stuck: Stuck, causes: list[Cause]) -> list[Cause]:

@@ -70,10 +70,22 @@ def refined(draft: Draft, facts: Facts, before: Facts, settings: Settings) -> Dr
     told = {process: fact for process in draft.processes if (fact := facts.of(process)) is not None}
     lines = [*_stands(draft, told, before), *_victims(draft, facts), *_no_stacks(draft, facts)]
     draft = replace(draft, evidence=(*draft.evidence, *lines))
-    if draft.kind not in ("not_entered", "extra_op"):
-        return draft
+    nobody = _nobody_waits(draft, facts, settings)
+    if draft.kind not in ("not_entered", "extra_op", "stalled_group"):
+        return replace(draft, held=nobody)
     draft = _surer(draft, told)
-    return replace(draft, held=_held(draft, told.values(), settings) or _at_work(draft, settings))
+    return replace(draft, held=_held(draft, told.values(), settings) or _at_work(draft, settings) or nobody)
+
+
+def _nobody_waits(draft: Draft, facts: Facts, settings: Settings) -> str | None:
+    """Those who would wait by counts are seen, and none of them waits: an end in disorder, or counts that do not mean it."""
+    seen = [phase for phase in facts.phases(draft.waiting).values() if phase != NO_STACK]
+    if not seen or any(phase in WAITING for phase in seen) or draft.clock_s >= settings.phase_limit:
+        return None
+    return (
+        f"of those who would wait by counts, {len(seen)} are seen and none waits inside NCCL;"
+        f" it will be confirmed after {format_duration(settings.phase_limit)} at the latest"
+    )
 
 
 def _ended_or_stopped(draft: Draft, facts: Facts) -> Draft:
@@ -170,7 +182,11 @@ def _surer(draft: Draft, told: dict[int, Fact]) -> Draft:
 
 def _at_work(draft: Draft, settings: Settings) -> str | None:
     """Ranks that go on launching on other communicators are not stuck, and may come yet (a rollout, a long evaluation)."""
-    if draft.kind != "not_entered" or draft.at_work_s >= settings.suspect or draft.clock_s >= settings.phase_limit:
+    if (
+        draft.kind not in ("not_entered", "stalled_group")
+        or draft.at_work_s >= settings.suspect
+        or draft.clock_s >= settings.phase_limit
+    ):
         return None
     return (
         "those waited for go on launching on other communicators and may come yet;"

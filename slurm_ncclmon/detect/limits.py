@@ -11,12 +11,17 @@ PAUSE_FACTOR = 3.0
 EVIDENCE_GRACE_S = 30.0
 OUTAGE_INTERVALS = 4.0
 
+_GONE = frozenset({"dead", "missing"})
 _OWN_PACE = frozenset({"not_entered", "extra_op", "symmetric", "stalled_group"})
 """Kinds that look like a pause of the program: their time grows with the pauses seen, and with the first collective's grace."""
 
 
-def confirm_after(kind: str, settings: Settings, pause_s: float = 0.0, young: bool = False) -> float:
+def confirm_after(
+    kind: str, settings: Settings, pause_s: float = 0.0, young: bool = False, teardown: bool = False
+) -> float:
     """Seconds that `kind` must last to be confirmed; `pause_s` is the longest benign pause of this shape so far."""
+    if teardown and kind in _GONE:
+        kind = "exited_early"
     if kind in _OWN_PACE:
         learned = min(max(settings.confirm, PAUSE_FACTOR * pause_s), max(settings.phase_limit, settings.confirm))
         return max(learned, settings.init) if young else learned
@@ -31,8 +36,10 @@ def confirm_after(kind: str, settings: Settings, pause_s: float = 0.0, young: bo
     }.get(kind, settings.confirm)
 
 
-def suspect_after(kind: str, settings: Settings, young: bool = False) -> float:
+def suspect_after(kind: str, settings: Settings, young: bool = False, teardown: bool = False) -> float:
     """Seconds after which `kind` is a suspicion. Ranks may leave one after another, and start one after another."""
+    if teardown and kind in _GONE:
+        kind = "exited_early"
     if kind in _OWN_PACE:
         return settings.init if young else settings.suspect
     if kind in ("exited_early", "aborted", "init_stall"):
