@@ -13,9 +13,9 @@
 #define STEPS 8
 #define MOST_ROUNDS 4096
 
-enum { COLLECTIVE, WHOLE_CALL, KERNEL, PROXY_OP, SEND_STEP, RECV_STEP, REPEATED_WAIT, KINDS };
-static const char *const kinds[] = { "collective", "whole_call", "kernel_channel", "proxy_operation", "send_step",
-				     "receive_step", "repeated_wait" };
+enum { COLLECTIVE, WHOLE_CALL, KERNEL, ALONE, PROXY_OP, SEND_STEP, RECV_STEP, REPEATED_WAIT, KINDS };
+static const char *const kinds[] = { "collective", "whole_call", "kernel_channel", "operation_alone", "proxy_operation",
+				     "send_step", "receive_step", "repeated_wait" };
 
 static struct player player;
 static void *context;
@@ -67,12 +67,27 @@ static void whole_call(void)
 	stop(outer);
 }
 
-/* A batch of collectives enqueued, then run: kernels on each channel. */
+static void run_kernels(void *operation)
+{
+	struct nccl_event_descr kernel = { .type = EVENT_KERNEL, .parent = operation };
+
+	kernel.kernel.gpu_ns = 1000;
+	for (int c = 0; c < CHANNELS; c++) {
+		void *handle;
+
+		kernel.kernel.channel = (uint8_t)c;
+		handle = start(&kernel);
+		state(handle, STATE_KERNEL_STOP, 2000);
+		stop(handle);
+	}
+}
+
+/* A batch of collectives enqueued, then run: kernels on each channel. Then a batch of which each is run before the next. */
 static void enqueue_and_run(int round)
 {
-	static void *ops[BATCH], *kernels[BATCH][CHANNELS];
-	struct nccl_event_descr enqueue = { .type = EVENT_COLL, .coll = coll }, kernel = { .type = EVENT_KERNEL };
-	double t[4];
+	static void *ops[BATCH];
+	struct nccl_event_descr enqueue = { .type = EVENT_COLL, .coll = coll };
+	double t[5];
 
 	t[0] = now();
 	for (int i = 0; i < BATCH; i++) {
@@ -83,17 +98,15 @@ static void enqueue_and_run(int round)
 	for (int i = 0; i < BATCH; i++)
 		whole_call();
 	t[2] = now();
-	for (int i = 0; i < BATCH; i++) {
-		for (int c = 0; c < CHANNELS; c++) {
-			kernel.parent = ops[i];
-			kernel.kernel.channel = (uint8_t)c;
-			kernel.kernel.gpu_ns = 1000;
-			kernels[i][c] = start(&kernel);
-			state(kernels[i][c], STATE_KERNEL_STOP, 2000);
-			stop(kernels[i][c]);
-		}
-	}
+	for (int i = 0; i < BATCH; i++)
+		run_kernels(ops[i]);
 	t[3] = now();
+	for (int i = 0; i < BATCH; i++) {
+		stop(ops[i] = start(&enqueue));
+		run_kernels(ops[i]);
+	}
+	t[4] = now();
+	samples[ALONE][round] = (t[4] - t[3]) / BATCH;
 	samples[COLLECTIVE][round] = (t[1] - t[0]) / BATCH;
 	samples[WHOLE_CALL][round] = (t[2] - t[1]) / BATCH + (t[1] - t[0]) / BATCH;
 	samples[KERNEL][round] = (t[3] - t[2]) / (BATCH * CHANNELS);
