@@ -113,7 +113,9 @@ def test_operations_that_differ_name_no_straggler() -> None:
 # -- public issues
 
 
-def stall(job: Job, *, start: int = 600, settings: Settings | None = None, until: float = 900.0, **stacks: str) -> Engine:
+def stall(
+    job: Job, *, start: int = 600, settings: Settings | None = None, until: float = 900.0, **stacks: str
+) -> Engine:
     """A job that has come to `start` on all its communicators before the counts set in `job` were reached."""
     engine = Engine(settings or Settings())
     phases = {int(rank[1:]): phase for rank, phase in stacks.items()}
@@ -200,7 +202,11 @@ def test_a_collective_on_rank_0_alone() -> None:
     for rank in range(1, 8):
         job.flag(rank, FINALIZED)
     (verdict,) = stall(job).verdicts()
-    assert (verdict.state, verdict.kind, [culprit.rank for culprit in verdict.culprits]) == ("confirmed", "extra_op", [0])
+    assert (verdict.state, verdict.kind, [culprit.rank for culprit in verdict.culprits]) == (
+        "confirmed",
+        "extra_op",
+        [0],
+    )
     for rank in range(1, 8):
         job.flag(rank, MISSING | UNRESPONSIVE)
     assert stall(job).verdicts()[0].state == "confirmed"

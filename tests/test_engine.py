@@ -125,7 +125,9 @@ def test_recovery_is_told_and_the_next_pause_like_it_gets_more_time() -> None:
 def test_one_incident_for_a_cascade_and_its_root() -> None:
     engine, job = Engine(Settings()), Job(parallel(8, 2))
     healthy(engine, job, 60.0)
-    job.step("tp2", but=[5])  # 4 waits for 5, its data-parallel peers for 4 and 5, all others in the world for all of these
+    job.step(
+        "tp2", but=[5]
+    )  # 4 waits for 5, its data-parallel peers for 4 and 5, all others in the world for all of these
     job.step("dp0", but=[4]).step("dp1", but=[5])
     job.step("world", but=[0, 1, 4, 5])
     run(engine, job, 75.0, 600.0)
@@ -164,7 +166,7 @@ def test_skew_that_was_always_there_is_no_hang() -> None:
 def test_skew_that_was_always_there_is_one_when_stacks_say_so() -> None:
     engine, job = Engine(Settings()), Job(world(4)).put("world", {0: 1})
     run(engine, job, 0.0, 60.0, each=lambda t_s: job.all_step(5))
-    stacks = {rank: "sleep" for rank in (1, 2, 3)}
+    stacks = dict.fromkeys((1, 2, 3), "sleep")
     run(engine, job, 75.0, 900.0, answer=lambda t_s: job.evidence(t_s, stacks))
     assert len(confirmed(engine)) == 1
 
@@ -311,7 +313,7 @@ def test_incoherent_answers_are_neither_evidence_nor_progress() -> None:
     healthy(engine, job, 60.0)
     job.step("world", but=[3])
     run(engine, job, 75.0, 120.0)
-    other = Job(world(8), coherent=False).put("world", {rank: 7 for rank in range(8)})
+    other = Job(world(8), coherent=False).put("world", dict.fromkeys(range(8), 7))
     assert engine.observe(other.poll(125.0)) == []
     events = run(engine, job, 135.0, 135.0)
     assert names(events) == ["Suspected", "GatherEvidence"]
@@ -364,7 +366,9 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), culprit=st.integers(0, 15), every=st.floats(3.0, 55.0), tp=st.sampled_from([2, 4, 8]))
+@given(
+    seed=st.integers(0, 10_000), culprit=st.integers(0, 15), every=st.floats(3.0, 55.0), tp=st.sampled_from([2, 4, 8])
+)
 def test_neither_order_nor_density_changes_the_verdict(seed: int, culprit: int, every: float, tp: int) -> None:
     job = Job(parallel(16, tp), shuffle=np.random.default_rng(seed))
     engine = Engine(Settings())
@@ -410,4 +414,7 @@ def test_recovered_and_stuck_again_is_a_new_incident() -> None:
     run(engine, job, 430.0, 445.0, each=lambda t_s: job.all_step())
     job.step("world", but=[1])
     run(engine, job, 460.0, 2600.0)
-    assert [(verdict.state, ranks(verdict)) for verdict in engine.verdicts()] == [("recovered", [3]), ("confirmed", [1])]
+    assert [(verdict.state, ranks(verdict)) for verdict in engine.verdicts()] == [
+        ("recovered", [3]),
+        ("confirmed", [1]),
+    ]

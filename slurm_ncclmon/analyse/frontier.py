@@ -47,11 +47,18 @@ def frontier(ranks: int, links: Links, unfinished: Mask) -> Numbers:
 
 
 def counted_links(
-    source: Numbers, target: Numbers, sent: Numbers, got: Numbers, credits: int, needed: Mask | None = None
+    source: Numbers,
+    target: Numbers,
+    sent: Numbers,
+    came: Numbers,
+    got: Numbers,
+    credits: int,
+    needed: Mask | None = None,
 ) -> Links:
-    """Links told by counters: `sent` by the source, `got` by the target, at most `credits` between. `needed` (E,): whether the
-    target needs input on it for its next step at all (a ring rank's first step of a loop, a tree's leaf do not)."""
-    arrived = sent > got
+    """Links told by counters: `sent` by the source, `came` to the target, `got` (consumed) there, at most `credits` between sent
+    and got. `needed` (E,): whether the target needs input on it for its next step at all (a ring rank's first step of a
+    loop and a tree's leaf do not)."""
+    arrived = came > got
     if needed is not None:
         arrived |= ~needed
     return Links(source, target, arrived, sent - got < credits)

@@ -68,7 +68,7 @@ class Inside:
         found = [f for comm, stand in stands if (f := _signatures(comm, stand, names)) is not None]
         found = found or _through_the_graph(history, stands, names) or _point_to_point(history, stands, names)
         since = max(self.moved_at, float(history.members.since[history.members.known].max()))
-        members = int((history.members.counts.sum(axis=1) > 0).sum()) and len(history.layout.present)
+        members = len(history.layout.present)
         return [_draft(history, names, one, now - since, members) for one in found]
 
     def _standing(self, history: History) -> list[tuple[int, Standing]]:

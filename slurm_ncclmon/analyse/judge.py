@@ -69,6 +69,8 @@ class Judge:
         drafts += initialising_drafts(self._history, self._names, now, self._settings.init)
         if not drafts:
             drafts = self._symmetric(shape, now)
+        elif all(draft.kind == "stalled_group" for draft in drafts):
+            drafts = self._located(now) or drafts
         return Judgement(drafts, stuck, steady)
 
     def _current_shape(self) -> Shape:
@@ -84,18 +86,27 @@ class Judge:
         return refined(draft, facts, before, self._settings)
 
     def _symmetric(self, shape: Shape, now: float) -> list[Draft]:
-        progress = self.inside.moved_at
-        known = self._history.members.since[self._history.members.known]
-        since = max(float(known.max()) if len(known) else now, progress)
+        since = self._last_launch(now)
         if now - since < gate(self._settings):
             return []
+        located = self._located(now)
+        if located:
+            return located
         facts, before = self._facts(since)
         names = Names(self._history.layout, facts)
-        located = self.inside.drafts(self._history, names, now)
-        if located:
-            return [refined(draft, facts, before, self._settings) for draft in located]
-        draft = symmetric_draft(self._history, shape, names, before, now, self._settings, progress)
+        draft = symmetric_draft(self._history, shape, names, before, now, self._settings, self.inside.moved_at)
         return [] if draft is None else [draft]
+
+    def _located(self, now: float) -> list[Draft]:
+        """What the probe's frames tell where counts do not."""
+        facts, before = self._facts(self._last_launch(now))
+        located = self.inside.drafts(self._history, Names(self._history.layout, facts), now)
+        return [refined(draft, facts, before, self._settings) for draft in located]
+
+    def _last_launch(self, now: float) -> float:
+        """When anybody was last seen to move."""
+        known = self._history.members.since[self._history.members.known]
+        return max(float(known.max()) if len(known) else now, self.inside.moved_at)
 
     def _contradicted(self, shape: Shape, steady: Mask, now: float) -> Mask:
         """(C,) communicators that are as uneven as ever, but whose stacks show that this time those behind are elsewhere while

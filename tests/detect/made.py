@@ -111,15 +111,21 @@ class Job:
         """One answer."""
         return Poll(int(t_s), t_s, 1.7e9 + t_s, self.report())
 
-    def evidence(self, t_s: float, phases: Mapping[int, str], otherwise: str = "collective", reason: str = "suspicion") -> Evidence:
+    def evidence(
+        self, t_s: float, phases: Mapping[int, str], otherwise: str = "collective", reason: str = "suspicion"
+    ) -> Evidence:
         """All nodes' answers: the phase of each global rank, with a stack to match."""
         ranks = sorted({rank for ranks in self.members.values() for rank in ranks})
         nodes = {rank // RANKS_A_NODE for rank in ranks}
-        return Evidence(t_s, 1.7e9 + t_s, reason, tuple(self._node(node, ranks, phases, otherwise) for node in sorted(nodes)))
+        return Evidence(
+            t_s, 1.7e9 + t_s, reason, tuple(self._node(node, ranks, phases, otherwise) for node in sorted(nodes))
+        )
 
     def _node(self, node: int, ranks: Sequence[int], phases: Mapping[int, str], otherwise: str) -> NodeReport:
         here = [rank for rank in ranks if rank // RANKS_A_NODE == node]
-        processes = tuple(self._process(rank, phases.get(rank, otherwise)) for rank in here if phases.get(rank) != "exited")
+        processes = tuple(
+            self._process(rank, phases.get(rank, otherwise)) for rank in here if phases.get(rank) != "exited"
+        )
         return NodeReport(f"n{node}", True, addresses=(host(node * RANKS_A_NODE),), processes=processes)
 
     def _process(self, rank: int, phase: str) -> ProcessReport:
