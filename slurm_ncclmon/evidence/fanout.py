@@ -134,11 +134,13 @@ class _Collection:
             if not wanted or seconds < 1.0:
                 return
             complaints = self._launch(_only(self._parts, wanted), seconds)
+            if not complaints:
+                return
             self._complaints += complaints
             blamed |= {node for node in wanted if any(_names(line, node) for line in complaints)}
 
     def _launch(self, parts: list[StepPart], seconds: float) -> list[str]:
-        """One srun, read until it ends or the deadline; its complaints."""
+        """One srun, read until it ends or is given up; its complaints if it ended by itself, and so may be tried again."""
         agent = [*self._agent, str(self._step), *self._wish.arguments(seconds)]
         try:
             child = subprocess.Popen(
@@ -160,16 +162,21 @@ class _Collection:
         threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True).start()
         said = threading.Thread(target=_keep, args=(child.stderr, complaints), daemon=True)
         said.start()
-        self._read(lines, {node for part in parts for node in part.nodes})
+        ended = self._read(lines, {node for part in parts for node in part.nodes})
         _stop(child)
         said.join(0.5)
-        return complaints
+        if not ended:
+            self._complaints += complaints
+        return complaints if ended else []
 
-    def _read(self, lines: queue.SimpleQueue[str | None], wanted: set[str]) -> None:
-        """Until all have answered in full, the deadline, or only silent ones are left and they had their time."""
+    def _read(self, lines: queue.SimpleQueue[str | None], wanted: set[str]) -> bool:
+        """Until all have answered in full, the deadline, or only silent ones are left and they had their time.
+
+        True when the output ended before that.
+        """
         assembler = Assembler()
         begun = time.monotonic()
-        slowest = 0.0
+        slowest, ended = 0.0, False
         while not wanted <= self._complete:
             until = self._deadline - _STOP_S / 2
             answered = wanted.intersection(self._reports)
@@ -180,11 +187,13 @@ class _Collection:
             except queue.Empty:
                 break
             if line is None:
+                ended = True
                 break
             message = assembler.feed(line)
             if message and self._take(message):
                 slowest = time.monotonic() - begun
         self._complaints += assembler.foreign
+        return ended
 
     def _take(self, message: Message) -> bool:
         """Keep a node's report; True when it is the node's first."""
