@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 from slurm_ncclmon.recording import Recorder
+from slurm_ncclmon.start import Start, write_start
 from tests.lab.simulate.cases import CASES, build
 from tests.lab.simulate.job import TIERS
-from tests.lab.simulate.play import play
+from tests.lab.simulate.play import play, settings_of
 from tests.lab.simulate.score import rank_of, score
 
 
@@ -41,6 +42,8 @@ def main() -> None:
         )
     )
     recorder = Recorder(asked.out) if asked.out else None
+    if asked.out:
+        write_start(asked.out, Start(f"{job.seed}.0", settings_of(job), job.wall(0.0)))
     played = play(job, text=recorder is not None, record=recorder.write if recorder else lambda seen: None)
     for event in played.events:
         verdict = getattr(event, "verdict", None)

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_ncclmon.probe import layout
-from slurm_ncclmon.probe.decode import columns
+from slurm_ncclmon.probe.decode import decode
 from slurm_ncclmon.probe.frame import Frames
+from slurm_ncclmon.probe.image import Image
 from tests.lab.simulate.history import OPERATIONS, Once
 from tests.lab.simulate.job import Job
 from tests.lab.simulate.layout import FROM_NEXT, FROM_PREV, TO_NEXT, TO_PREV
@@ -47,23 +48,31 @@ class Member:
     calls: list[Called] = field(default_factory=list)
 
 
-def frames(job: Job, time: float, ranks: range) -> Frames:
-    """The frames of some ranks' processes."""
-    members = [
-        member for rank in ranks if job.gone.get(rank, (np.inf, ""))[0] > time for member in _members(job, rank, time)
-    ]
+def images(job: Job, time: float, ranks: range) -> tuple[Image, ...]:
+    """The probe files of some ranks' processes, as they are read at a time."""
+    alive = [rank for rank in ranks if job.gone.get(rank, (np.inf, ""))[0] > time]
+    members = [member for rank in alive for member in _members(job, rank, time)]
     record = np.zeros(len(members), layout.FRAME)
-    header = np.zeros(len(members), layout.HEADER)
     counts = job.history.counts(np.full(job.mesh.size, time))
     base = _before(job, time)
     for row, member in enumerate(members):
-        process = job.processes[member.rank]
-        header[row]["pid"], header[row]["task"], header[row]["rank"] = process.ns_pid, member.rank, member.rank
         _fill(job, record[row], member, counts, base, time)
     _flow(job, record, members, time)
-    hosts = np.array([job.processes[member.rank].node for member in members], np.str_)
-    clock = np.tile([time, job.wall(0.0)], (len(members), 1))
-    return columns(header, record, hosts, clock)
+    owner = np.array([member.rank for member in members], np.int64)
+    return tuple(_image(job, rank, record[owner == rank], time) for rank in alive)
+
+
+def frames(job: Job, time: float, ranks: range) -> Frames:
+    """The same as the probe's reader understands it."""
+    return decode(images(job, time, ranks))
+
+
+def _image(job: Job, rank: int, record: NDArray[np.void], time: float) -> Image:
+    process = job.processes[rank]
+    header = np.zeros(1, layout.HEADER)
+    header["magic"], header["abi"], header["frame_bytes"] = layout.MAGIC, layout.ABI, layout.FRAME.itemsize
+    header["pid"], header["task"], header["rank"] = process.ns_pid, rank, rank
+    return Image(process.node, f"{process.ns_pid}.frames", time, job.wall(0.0), header.tobytes() + record.tobytes())
 
 
 def _before(job: Job, time: float) -> NDArray[np.float64]:

@@ -10,11 +10,12 @@ from slurm_ncclmon.config import Settings
 from slurm_ncclmon.engine import Engine
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
 from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
+from slurm_ncclmon.probe.decode import decode
 from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.recording import poll_of
 from slurm_ncclmon.verdict import Advisory, Verdict
 from tests.lab.simulate.answer import Answers
-from tests.lab.simulate.frames import frames
+from tests.lab.simulate.frames import images
 from tests.lab.simulate.job import Job
 from tests.lab.simulate.nodes import gather
 
@@ -84,6 +85,17 @@ class Senses:
         return "no answer within 12 s" if job.lost and job.rng.random() < job.lost else ""
 
 
+def settings_of(job: Job, settings: Settings | None = None) -> Settings:
+    """The settings that a job is watched with."""
+    return replace(settings or Settings(), interval=job.interval, stacks="off" if job.tier == "counts" else "on")
+
+
+def frame_poll(job: Job, time: float, ranks: int) -> FramePoll:
+    """The probe files of the first `ranks` ranks."""
+    read = images(job, time, range(ranks))
+    return FramePoll(time, decode(read), read)
+
+
 def play(
     job: Job,
     settings: Settings | None = None,
@@ -92,7 +104,7 @@ def play(
     senses: Senses | None = None,
 ) -> Played:
     """Everything that the engine says to a job until its end."""
-    settings = replace(settings or Settings(), interval=job.interval, stacks="off" if job.tier == "counts" else "on")
+    settings = settings_of(job, settings)
     engine, played, senses = Engine(settings), Played(), senses or Senses(job, text)
     open_, asked, ready = set(), -STATE_EVERY_S, None
 
@@ -117,11 +129,11 @@ def play(
             ready = None
             at = began + job.evidence_s
             if job.tier == "frames":
-                take(FramePoll(at, frames(job, at, range(job.layout.ranks))))
+                take(frame_poll(job, at, job.layout.ranks))
             take(Evidence(at, job.wall(at), reason, gather(job, began + 1.0, reason)))
         take(senses.poll(n, time))
         if job.tier == "frames":
-            take(FramePoll(time, frames(job, time, range(min(job.layout.gpus_per_node, job.layout.ranks)))))
+            take(frame_poll(job, time, min(job.layout.gpus_per_node, job.layout.ranks)))
         played.polls += 1
         if open_ and time - asked >= STATE_EVERY_S:
             asked = time
