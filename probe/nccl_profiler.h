@@ -11,7 +11,8 @@
 
 enum nccl_event {
 	EVENT_GROUP = 1 << 0, EVENT_COLL = 1 << 1, EVENT_P2P = 1 << 2, EVENT_PROXY_OP = 1 << 3, EVENT_PROXY_STEP = 1 << 4,
-	EVENT_KERNEL = 1 << 6, EVENT_GROUP_API = 1 << 8, EVENT_COLL_API = 1 << 9, EVENT_P2P_API = 1 << 10
+	EVENT_KERNEL = 1 << 6, EVENT_NET_PLUGIN = 1 << 7, EVENT_GROUP_API = 1 << 8, EVENT_COLL_API = 1 << 9, EVENT_P2P_API = 1 << 10,
+	EVENT_KERNEL_LAUNCH = 1 << 11
 };
 
 enum nccl_state {

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "chain.h"
 #include "probe.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -9,13 +10,14 @@
 static int init(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank, nccl_log log,
 		int interface, const void *caller)
 {
-	int error = errno;
+	struct chain_init other = { hash, name, nodes, ranks, rank, interface, log };
+	int error = errno, events;
 	struct member *m = setup_member(hash, name, nodes, ranks, rank, interface, caller, log);
 
-	if (context)
-		*context = m ? (void *)HANDLE(KIND_MEMBER, member_index(m), m->generation) : NULL;
-	if (mask)
-		__atomic_store_n(mask, m ? process->mask : 0, __ATOMIC_RELAXED);
+	*context = m ? (void *)HANDLE(KIND_MEMBER, member_index(m), m->generation) : NULL;
+	events = m ? process->mask : 0;
+	chain_init(context, &events, &other);
+	__atomic_store_n(mask, events, __ATOMIC_RELAXED);
 	errno = error;
 	return 0;
 }
@@ -59,7 +61,7 @@ static uint64_t start_proxy_op(void *context, const struct nccl_event_descr *des
 }
 
 /* An event's handle. Events that need none still get one, because NCCL may leave out what hangs from an event without. */
-static uint64_t start_event(void *context, uint64_t type, const struct nccl_event_descr *descr)
+uint64_t own_start(void *context, uint64_t type, const struct nccl_event_descr *descr)
 {
 	struct member *m;
 
@@ -83,23 +85,25 @@ static uint64_t start_event(void *context, uint64_t type, const struct nccl_even
 	return HANDLE(KIND_OTHER, member_index(m), 0);
 }
 
+static inline int start(void *context, void **handle, uint64_t type, struct nccl_event_descr *descr)
+{
+	*handle = unlikely(load(&chained)) ? chain_start(context, type, descr) : (void *)own_start(context, type, descr);
+	return 0;
+}
+
 static int start_v4(void *context, void **handle, struct nccl_event_descr *descr)
 {
-	*handle = (void *)start_event(context, *(const uint8_t *)descr, descr);
-	return 0;
+	return start(context, handle, *(const uint8_t *)descr, descr);
 }
 
 static int start_v5(void *context, void **handle, struct nccl_event_descr *descr)
 {
-	*handle = (void *)start_event(context, descr->type, descr);
-	return 0;
+	return start(context, handle, descr->type, descr);
 }
 
 /* The end of an operation's event means that it is enqueued, which its start told. */
-static int stop(void *handle)
+void own_stop(uint64_t h)
 {
-	uint64_t h = (uint64_t)handle;
-
 	if (handle_is(h, KIND_STEP))
 		step_stop(h);
 	else if (handle_is(h, KIND_KERNEL))
@@ -110,13 +114,19 @@ static int stop(void *handle)
 		counted_step_stop(h);
 	else if (unlikely(h && h >> 56 != HANDLE_TAG))
 		bad_handle();
+}
+
+static int stop(void *handle)
+{
+	if (unlikely(load(&chained)))
+		chain_stop(handle);
+	else
+		own_stop((uint64_t)handle);
 	return 0;
 }
 
-static int record(void *handle, int state, union nccl_state_args *args)
+void own_record(uint64_t h, int state, const union nccl_state_args *args)
 {
-	uint64_t h = (uint64_t)handle;
-
 	if (handle_is(h, KIND_STEP))
 		step_state(h, state, args);
 	else if (handle_is(h, KIND_KERNEL) && state == STATE_KERNEL_STOP)
@@ -125,10 +135,18 @@ static int record(void *handle, int state, union nccl_state_args *args)
 		proxy_progress(h);
 	else if (unlikely(h && h >> 56 != HANDLE_TAG))
 		bad_handle();
+}
+
+static int record(void *handle, int state, union nccl_state_args *args)
+{
+	if (unlikely(load(&chained)))
+		chain_record(handle, state, args);
+	else
+		own_record((uint64_t)handle, state, args);
 	return 0;
 }
 
-static int finalize(void *context)
+void own_finalize(void *context)
 {
 	int error = errno;
 	struct member *m = context_member(context);
@@ -136,6 +154,14 @@ static int finalize(void *context)
 	if (m)
 		setup_release(m);
 	errno = error;
+}
+
+static int finalize(void *context)
+{
+	if (load(&chained))
+		chain_finalize(context);
+	else
+		own_finalize(context);
 	return 0;
 }
 

@@ -15,7 +15,9 @@
 #include "version.h"
 
 #define DEFAULT_FRAMES 128
+#ifndef REUSE_AFTER_NS /* events of a finalised communicator may still come for a while */
 #define REUSE_AFTER_NS (60ull * 1000000000)
+#endif
 
 struct process *process;
 

@@ -1,20 +1,9 @@
 /* Which NCCL called us, and which events it may be asked for. */
-#include <dlfcn.h>
 #include <stddef.h>
 
+#include "dl.h"
 #include "nccl_profiler.h"
 #include "version.h"
-
-/* The oldest version of these symbols: since glibc 2.34 they are in libc proper with a newer one, which older systems lack. */
-#if defined(__x86_64__)
-#define OLDEST "GLIBC_2.2.5"
-#else
-#define OLDEST "GLIBC_2.17"
-#endif
-__asm__(".symver dlopen,dlopen@" OLDEST);
-__asm__(".symver dlsym,dlsym@" OLDEST);
-__asm__(".symver dladdr,dladdr@" OLDEST);
-__asm__(".symver dlclose,dlclose@" OLDEST);
 
 /* As NCCL writes it, 23007 for 2.30.7. Interfaces 4 and 5 are chosen by one release each, which know no newer one; else the
  * library that holds the calling code is asked. 0 = not known. */

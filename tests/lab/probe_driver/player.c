@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVENT_NET_PLUGIN = 128, EVENT_KERNEL_LAUNCH = 2048 };
-
 /* NCCL also makes the events that those asked for hang from. */
 static int with_ancestors(int mask)
 {

@@ -1,5 +1,5 @@
 /* replay PLUGIN TRACE [INTERFACE]: plays an event sequence that was recorded from NCCL, each recorded thread on one of its own
- * and all in the recorded order, then says "played" and waits for the end of its input, so that the frames can be read. */
+ * and all in the recorded order, then says "played" and waits for the end of its input, so that the frames can be read. With REPLAY_FINALIZE set, the communicator is finalised at the end. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static void play_start(const char *line)
 	static const struct { const char *name; int type; } events[] = {
 		{ " GroupApi", EVENT_GROUP_API }, { " CollApi", EVENT_COLL_API }, { " Group\n", EVENT_GROUP },
 		{ " Coll ", EVENT_COLL }, { " ProxyOp", EVENT_PROXY_OP }, { " ProxyStep", EVENT_PROXY_STEP },
-		{ " KernelCh", EVENT_KERNEL }, { " KernelLaunch", 2048 },
+		{ " KernelCh", EVENT_KERNEL }, { " KernelLaunch", EVENT_KERNEL_LAUNCH },
 	};
 	struct nccl_event_descr descr = { .parent = handle_of(line, "parent=#") };
 
@@ -157,6 +157,8 @@ int main(int argc, char **argv)
 		pthread_create(&workers[i], NULL, thread, &tids[i]);
 	for (int i = 0; i < threads; i++)
 		pthread_join(workers[i], NULL);
+	if (getenv("REPLAY_FINALIZE"))
+		player_finalize(&player, context);
 	puts("played");
 	fflush(stdout);
 	while (read(0, &byte, 1) > 0)
