@@ -128,10 +128,16 @@ class CommandClient:
         return sorted(found)
 
     def _own_nodes(self, step: StepId) -> tuple[str, ...]:
-        for info in _step_records(self._run("scontrol", "show", "step", str(step))):
-            if info.step.step == step.step and info.nodes:
-                return info.nodes
+        info = self._step(step)
+        if info and info.nodes:
+            return info.nodes
         raise SlurmError(f"step {step} has no nodes: it is not running")
+
+    def _step(self, step: StepId) -> StepInfo | None:
+        # scontrol takes 12.batch for 12.0, but lists it among all steps of the job.
+        asked = str(step) if step.numbered else str(step.job)
+        records = _step_records(self._run("scontrol", "show", "step", asked))
+        return next((info for info in records if info.step.step == step.step), None)
 
     def step_nodes(self, step: StepId) -> tuple[str, ...]:
         return tuple(node for part in self.step_parts(step) for node in part.nodes)
@@ -149,12 +155,12 @@ class CommandClient:
                 return SUSPENDED
             if _GOING.search(job_state[0]):
                 return ENDING
-            records = list(_step_records(self._run("scontrol", "show", "step", str(step))))
+            info = self._step(step)
         except SlurmError as error:
             if _GONE.search(str(error)):
                 return ENDING
             raise
-        state = next((info.state for info in records if info.step.step == step.step), "")
+        state = info.state if info else ""
         if state.startswith("SUSPENDED"):
             return SUSPENDED
         return ENDING if not state or _GOING.search(state) else RUNNING

@@ -251,6 +251,70 @@ def test_other_pythons(start: Any, python: str) -> None:
     assert job.goes_on() < 2
 
 
+HET = """#!/bin/bash
+#SBATCH --nodes=1 --ntasks=2 --overcommit --mem=64
+#SBATCH hetjob
+#SBATCH --nodes=2 --ntasks=2 --overcommit --mem=64
+srun --het-group=0,1 /usr/bin/python3 stand.py --odd lost
+"""
+
+BATCH = """#!/bin/bash
+#SBATCH --nodes=1 --ntasks=1 --mem=64
+/usr/bin/python3 stand.py
+"""
+
+
+@pytest.mark.parametrize(("script", "step", "ranks"), [(HET, 0, 4), (BATCH, "batch", 1)])
+def test_other_kinds_of_jobs(cluster: Cluster, script: str, step: object, ranks: int) -> None:
+    """A heterogeneous job, and a batch script that starts its rank without srun."""
+    folder = cluster.home / f"script-{ranks}"
+    cluster.run(["mkdir", "-p", str(folder / "progress")])
+    for path in JOBS.glob("*.py"):
+        shutil.copy(path, folder)
+    submitted = cluster.run(["sbatch", "--parsable", "--output=out"], cwd=folder, stdin=script)
+    number = submitted.stdout.strip()
+    try:
+        deadline = time.monotonic() + 30
+        while len(list((folder / "progress").iterdir())) < ranks:
+            assert time.monotonic() < deadline, submitted.stderr
+            time.sleep(0.1)
+        time.sleep(0.5)
+        result = cluster.run([NCCLMON, "stacks", number])
+        assert result.stdout.startswith(f"step {number}.{step}, "), result.stderr
+        assert f"{ranks} rank{'s' * (ranks > 1)} on {3 if ranks > 1 else 1} node" in result.stdout
+        assert ranks == 1 or "[1] rank 3 on n3: " in result.stdout
+    finally:
+        cluster.run(["scancel", number])
+
+
+def test_workers_of_an_agent_are_the_ranks(cluster: Cluster) -> None:
+    """As under torchrun: Slurm knows one task a node, which starts the ranks."""
+    train = [
+        "/usr/bin/python3",
+        str(PREFIX / "lab" / "train.py"),
+        "--torchrun",
+        "2",
+        "--fault",
+        "not_entered",
+        "--rank",
+        "5",
+    ]
+    shape = ["srun", "--nodes=4", "--ntasks=4", "--overcommit", "--mem=64"]
+    job = cluster.popen([*shape, *train, "--step", "3", "--duration", "60"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout
+        assert any("truth" in line for line in job.stdout), "the fault did not strike"
+        time.sleep(1)
+        number = cluster.run(["squeue", "--noheader", "--format=%A", "--sort=-i"]).stdout.split()[0]
+        groups = json.loads(cluster.run([NCCLMON, "stacks", number, "--json"]).stdout)["groups"]
+        assert [(group["ranks"], group["phase"]) for group in groups] == [("5", "data"), ("0-4,6-7", "collective")]
+    finally:
+        job.kill()
+        job.wait(10)
+        job.stdout and job.stdout.close()
+        cluster.run(["scancel", "--user=ncclmon"])
+
+
 def test_a_job_that_does_not_exist(cluster: Cluster) -> None:
     result = cluster.run([NCCLMON, "stacks", "99999"])
     assert result.returncode == 4
