@@ -26,7 +26,8 @@ from tests.lab.simulate.play import play, settings_of
     ],
 )
 def test_replay_says_the_same(case: str, tier: str, tmp_path: Path):
-    job = build(21, case, most=16, tier=tier)
+    job = build(21, case, ranks=8, tier=tier)
+    job.interval, job.end = 15.0, min(job.end, (job.truth.since_s or 500.0) + 360.0)
     recorder = Recorder(tmp_path / "job")
     played = play(job, text=True, record=recorder.write)
     recorder.close()
