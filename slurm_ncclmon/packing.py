@@ -8,6 +8,7 @@ always the same number and compresses to nothing.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import zlib
 from collections import OrderedDict
@@ -21,13 +22,18 @@ from slurm_ncclmon.probe import image as probe_image
 from slurm_ncclmon.probe.image import Image
 
 MOST_TEMPLATES = 8
-"""Kept by writer and reader alike; one that was dropped is written in full again."""
+MOST_TEMPLATE_BYTES = 256 << 20
+"""Kept by writer and reader alike, one at least; one that was dropped is written in full again."""
 LARGEST = 1 << 30
 
-_NUMBER = re.compile(rb"(?<= )(0|[1-9][0-9]{0,17})(?=,?\n)")
 _CLOCK = re.compile(
     rb'(?<="timestamp": ")[^"\n]*|(?<="collection_time_sec": )[0-9.]+|(?<=Communicators\.\.\. \()[0-9.]+'
 )
+_EDGE = 4096
+"""Bytes at the beginning and at the end in which times are looked for."""
+_CHUNK = 1 << 18
+"""Bytes that are taken apart at once, so that they stay in the processor's cache."""
+_DIGITS = 18
 _NUMBER_HERE, _CLOCK_HERE = b"\x00", b"\x01"
 _WIDTHS = ("i1", "<i2", "<i4", "<i8")
 
@@ -45,18 +51,20 @@ class Packer:
     """Texts to JSON objects. Each depends on those before it; Unpacker takes them in the same order."""
 
     def __init__(self) -> None:
-        self._templates: OrderedDict[bytes, tuple[int, NDArray[np.int64]]] = OrderedDict()
+        self._templates: OrderedDict[bytes, tuple[int, int, NDArray[np.int64]]] = OrderedDict()
+        """Number, size and last numbers of each template, by its digest."""
         self._next = 0
 
     def pack(self, text: bytes) -> dict[str, Any]:
         """The text as JSON values: in full, or as what changed since an earlier one."""
         parts = _take_apart(text)
-        known = self._templates.get(parts.template) if parts else None
+        digest = hashlib.blake2b(parts.template, digest_size=16).digest() if parts else b""
+        known = self._templates.get(digest)
         if parts is None or known is None:
-            return self._pack_whole(text, parts)
-        number, before = known
-        self._templates[parts.template] = (number, parts.numbers)
-        self._templates.move_to_end(parts.template)
+            return self._pack_whole(text, digest, parts)
+        number, size, before = known
+        self._templates[digest] = (number, size, parts.numbers)
+        self._templates.move_to_end(digest)
         packed = {"on": number, "clocks": [clock.decode("latin-1") for clock in parts.clocks], "crc": zlib.crc32(text)}
         growth = parts.numbers - before
         if growth.any():
@@ -64,14 +72,13 @@ class Packer:
             packed.update(width=width, grew=_compress(growth.astype(width).tobytes()))
         return packed
 
-    def _pack_whole(self, text: bytes, parts: _Parts | None) -> dict[str, Any]:
+    def _pack_whole(self, text: bytes, digest: bytes, parts: _Parts | None) -> dict[str, Any]:
         packed: dict[str, Any] = {"text": _compress(text)}
         if parts is not None:
             packed["is"] = self._next
-            self._templates[parts.template] = (self._next, parts.numbers)
+            self._templates[digest] = (self._next, len(parts.template), parts.numbers)
             self._next += 1
-            if len(self._templates) > MOST_TEMPLATES:
-                self._templates.popitem(last=False)
+            _trim(self._templates, [size for _, size, _ in self._templates.values()])
         return packed
 
 
@@ -110,9 +117,15 @@ class Unpacker:
             if parts is None:
                 raise ValueError("an answer cannot be taken apart")
             self._templates[packed["is"]] = (parts.template, parts.numbers)
-            if len(self._templates) > MOST_TEMPLATES:
-                self._templates.popitem(last=False)
+            _trim(self._templates, [len(template) for template, _ in self._templates.values()])
         return text
+
+
+def _trim(templates: OrderedDict[Any, Any], sizes: list[int]) -> None:
+    """Drop the templates that were not used for longest, the same for writer and reader."""
+    while len(sizes) > MOST_TEMPLATES or (len(sizes) > 1 and sum(sizes) > MOST_TEMPLATE_BYTES):
+        templates.popitem(last=False)
+        del sizes[0]
 
 
 class ImagePacker:
@@ -157,13 +170,55 @@ def _differ(one: bytes, other: bytes) -> bytes:
 
 
 def _take_apart(text: bytes) -> _Parts | None:
-    """None where the text has the bytes that mark places, or no numbers."""
+    """None where the text has the bytes that mark places."""
     if _NUMBER_HERE in text or _CLOCK_HERE in text:
         return None
-    clocks: list[bytes] = _CLOCK.findall(text)
-    pieces = _NUMBER.split(_CLOCK.sub(_CLOCK_HERE, text))
-    numbers = np.array(pieces[1::2], dtype=np.bytes_).astype(np.int64) if len(pieces) > 1 else np.zeros(0, np.int64)
-    return _Parts(_NUMBER_HERE.join(pieces[0::2]), numbers, clocks)
+    clocks: list[bytes] = []
+    edges = [text] if len(text) <= 2 * _EDGE else [text[:_EDGE], text[-_EDGE:]]
+    for edge in edges:
+        clocks += _CLOCK.findall(edge)
+    marked = [_CLOCK.sub(_CLOCK_HERE, edge) for edge in edges]
+    whole = text[_EDGE:-_EDGE].join(marked)
+    templates, numbers, at = [], [np.zeros(0, np.int64)], 0
+    while at < len(whole):
+        end = whole.find(b"\n", at + _CHUNK) + 1 or len(whole)
+        template, number = _split(np.frombuffer(whole, np.uint8, end - at, at))
+        templates.append(template)
+        numbers.append(number)
+        at = end
+    return _Parts(b"".join(templates), np.concatenate(numbers), clocks)
+
+
+def _split(data: NDArray[np.uint8]) -> tuple[bytes, NDArray[np.int64]]:
+    """Template and numbers of some lines."""
+    begin, width = _numbers_in(data)
+    number = np.zeros(len(begin), np.int64)
+    marked, keep = data.copy(), np.ones(len(data), np.bool_)
+    marked[begin] = _NUMBER_HERE[0]
+    for k in range(int(width.max(initial=0))):
+        inside = np.flatnonzero(width > k)
+        at = begin[inside] + k
+        number[inside] = number[inside] * 10 + (data[at] - np.uint8(48))
+        if k:
+            keep[at] = False
+    template: bytes = marked[keep].tobytes()
+    return template, number
+
+
+def _numbers_in(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where numbers are that end a line, up to a comma, and their widths: after a space, no leading zeros, 18 digits at most."""
+    last = np.flatnonzero(data == 10) - 1
+    last = last[last > 0]
+    last -= data[last] == 44
+    width = np.zeros(len(last), np.int64)
+    open_ = np.arange(len(last))
+    for k in range(_DIGITS + 1):
+        at = last[open_] - k
+        open_ = open_[(at > 0) & (data[at] - np.uint8(48) < 10)]
+        width[open_] += 1
+    begin = last - width + 1
+    good = (width > 0) & (width <= _DIGITS) & (data[begin - 1] == 32) & ((width == 1) | (data[begin] != 48))
+    return begin[good], width[good]
 
 
 def _put_together(template: bytes, numbers: NDArray[np.int64], clocks: list[bytes]) -> bytes:

@@ -33,10 +33,28 @@ THREAD = Thread(
     True,
 )
 PROCESS = ProcessReport(
-    pid=7, ns_pid=7, ppid=1, role="rank", rank=3, local_rank=3, task=0, gpu="0", command="python train.py", state="S", wchan="futex",
-    tracer_pid=0, threads_total=9, cpu_rate=0.5, write_rate=None, phase="collective", source="native", threads=(THREAD,),
-    attempts=(Attempt("py-spy --native", 0, 0.4, ""),), environment={"RANK": "3"}, nccl_ports=("localhost:28028",),
-)  # fmt: skip
+    pid=7,
+    ns_pid=7,
+    ppid=1,
+    role="rank",
+    rank=3,
+    local_rank=3,
+    task=0,
+    gpu="0",
+    command="python train.py",
+    state="S",
+    wchan="futex",
+    tracer_pid=0,
+    threads_total=9,
+    cpu_rate=0.5,
+    write_rate=None,
+    phase="collective",
+    source="native",
+    threads=(THREAD,),
+    attempts=(Attempt("py-spy --native", 0, 0.4, ""),),
+    environment={"RANK": "3"},
+    nccl_ports=("localhost:28028",),
+)
 NODES = (
     NodeReport("n1", True, ("10.0.0.1",), 1.0, 0.5, (PROCESS,)),
     NodeReport("n2", False, problems=("no answer in 20 s",)),
@@ -156,8 +174,16 @@ def test_cut_tail_is_read_up_to_there(tmp_path: Path, cut: int, caplog: pytest.L
 
 @pytest.mark.parametrize(
     ("line", "old", "new"),
-    [(3, b"{", b"[{"), (3, b'"crc":', b'"crc":1'), (2, b'"text":"', b'"text":"!!'), (4, b'"on":', b'"on":7'), (6, b'"t":', b'"t":"x'), (3, b'"n":1', b'"m":1'), (7, b"n1.json", b"n7.json")],
-)  # fmt: skip
+    [
+        (3, b"{", b"[{"),
+        (3, b'"crc":', b'"crc":1'),
+        (2, b'"text":"', b'"text":"!!'),
+        (4, b'"on":', b'"on":7'),
+        (6, b'"t":', b'"t":"x'),
+        (3, b'"n":1', b'"m":1'),
+        (7, b"n1.json", b"n7.json"),
+    ],
+)
 def test_damage_is_told_with_its_place(tmp_path: Path, line: int, old: bytes, new: bytes) -> None:
     path = record(tmp_path, observations())
     lines = path.read_bytes().split(b"\n")
@@ -203,7 +229,7 @@ def advanced(text: bytes, chance: random.Random, step: int) -> bytes:
 
 
 def test_a_day_of_a_thousand_ranks_is_a_few_megabytes(tmp_path: Path) -> None:
-    """Polled every 30 s, as pace.py has it for that size; each rank in three communicators, all counters moving, ordinary skew."""
+    """Polled every 30 s, as pace.py has it for that size; three communicators a rank, all counters moving, ordinary skew."""
     chance, first = random.Random(3), answer(1000, 1000)
     recorder, sizes = Recorder(tmp_path), []
     for n in range(12):

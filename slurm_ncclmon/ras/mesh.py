@@ -52,6 +52,10 @@ class Local:
     circumstances: Circumstances = field(default_factory=Circumstances)
 
 
+class _ForeignError(RasError):
+    """Who answers has no JSON, but the step's NCCL has."""
+
+
 @dataclass
 class _Look:
     """What one poll has brought so far."""
@@ -105,6 +109,9 @@ class Mesh:
                 return
             try:
                 answer = self._question(address, processes, local.circumstances)
+            except _ForeignError:
+                look.foreign[address] += 1
+                continue
             except RasError as error:
                 look.troubles.append(str(error))
                 return
@@ -121,10 +128,11 @@ class Mesh:
         if not self._needs_text:
             try:
                 return self._ask(address, False)
-            except RasUnsafeError:
+            except RasUnsafeError as error:
+                self._version = self._version_of(processes[0].pid) if processes else None
+                if self._version is not None and self._version >= safety.FIRST_WITH_JSON:
+                    raise _ForeignError(str(error)) from None
                 self._needs_text = True
-        if self._version is None and processes:
-            self._version = self._version_of(processes[0].pid)
         refusal = safety.refusal_of_text(self._version, circumstances)
         if refusal is not None:
             raise RasUnsafeError(refusal)

@@ -14,7 +14,7 @@ FIRST_WITH_JSON = Version(2, 28, 7)
 FIRST_WITH_SAFE_TEXT = Version(2, 29, 2)
 
 STARTUP_S = 180.0
-"""Most communicators are made in a job's first minutes; until then, releases that crash on a question at such a time are spared."""
+"""Most communicators are made in a job's first minutes; until then, releases that crash when asked at such a time are spared."""
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,7 @@ def test_text_in_another_layout_is_left_to_the_careful_reader(old: bytes, new: b
 
 
 def comms_of(**flags: dict[int, str]) -> bytes:
-    """Communicators by name: `used` has launches, others none; ranks (pid 100 + rank) 0 to 3, some missing (`missing`), some `init`."""
+    """Communicators by name, `used…` with launches, others without: ranks 0 to 3, of which some are `missing` or in `init`."""
     comms = []
     for name, states in flags.items():
         rows, missing = [], []

@@ -1,4 +1,4 @@
-"""Answers that were cut, mixed up, exchanged, enlarged or made up: a sound report or a ReportError, and nobody accused of anything."""
+"""Answers that were cut, mixed up, exchanged, enlarged or made up: a sound report or a ReportError, and nobody accused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose answers are used, who is asked again, and what is said of the rest; the answers are scripted, test_live.py has real ones."""
+"""Whose answers are used, who is asked again, what is said of the rest. Answers are scripted; test_live.py has real ones."""
 
 from __future__ import annotations
 
@@ -217,6 +217,16 @@ def test_old_release_is_asked_for_text_only_when_nobody_can_be_missing() -> None
     poll = look(network, local(11), 1, mesh)
     assert poll.report is not None
     assert poll.report.nccl_version == "2.27.5"
+
+
+def test_another_jobs_old_release_is_not_asked_for_text() -> None:
+    """The step has JSON; whoever at its port has not, is somebody else, whom a question for text could crash."""
+    network = OldNetwork(port=[answer_of(21)])
+    mesh = Mesh(network, lambda pid: Version(2, 30, 7))
+    poll = look(network, local(11), 0, mesh)
+    assert poll.report is None
+    assert notes(poll) == {kind.FOREIGN_PROCESS}
+    assert all(not text for _, text in network.asked)
 
 
 @pytest.mark.parametrize("name", ["corrupt-2.28.9.txt", "corrupt_cut-2.27.3.txt", "init_half-2.28.9.txt"])

@@ -1,4 +1,4 @@
-"""NCCL's own client. It is not in the wheels that scripts/setup fetches, so these are stand-ins with its output and exit codes."""
+"""NCCL's own client. The wheels that scripts/setup fetches do not have it: these stand-ins have its output and exit codes."""
 
 from __future__ import annotations
 

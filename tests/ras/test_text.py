@@ -52,6 +52,9 @@ Warnings
     )
 
 
+ON_NODE = "GPU 0 managed by process 7 on node 10.0.0.1"
+
+
 def counts(report: Report, operation: str) -> list[int]:
     return report.counts[:, OPERATIONS.index(operation)].tolist()
 
@@ -112,7 +115,8 @@ def test_garbage_with_a_launchers_line_and_cut_off() -> None:
 
 def test_impossible_rank_is_corrupt() -> None:
     report = text(
-        "  Communicator ranks have different AllReduce operation counts\n  Rank 1057455228 has launched up to operation 3 -- [process information not found]"
+        "  Communicator ranks have different AllReduce operation counts\n"
+        "  Rank 1057455228 has launched up to operation 3 -- [process information not found]"
     )
     assert kind.CORRUPT in kinds(report)
     assert not report.comms
@@ -160,14 +164,16 @@ def test_one_count_for_all_operations() -> None:
 @pytest.mark.parametrize(("status", "flags"), [("ABORT", ABORTED), ("FINALIZE", FINALIZED), ("NOCOMM", MISSING)])
 def test_status(status: str, flags: int) -> None:
     report = text(
-        f"  Communicator ranks have different status\n  3 ranks have status RUNNING\n  Rank 0 has status {status} -- GPU 0 managed by process 7 on node 10.0.0.1"
+        "  Communicator ranks have different status\n  3 ranks have status RUNNING\n"
+        f"  Rank 0 has status {status} -- {ON_NODE}"
     )
     assert report.flags.tolist() == [flags, 0, 0, 0]
 
 
 def test_status_of_initialisation() -> None:
     report = text(
-        "  Communicator ranks have different status\n  3 ranks have status RUNNING\n  Rank 0 has status INIT -- GPU 0 managed by process 7 on node h"
+        "  Communicator ranks have different status\n  3 ranks have status RUNNING\n"
+        f"  Rank 0 has status INIT -- {ON_NODE}"
     )
     assert report.init_state.tolist() == [RESULT_IN_PROGRESS, 0, 0, 0]
 
@@ -176,7 +182,8 @@ def test_dead_process() -> None:
     report = Decoder().decode(
         sample("corrupt-2.28.9.txt").replace(
             b"#0-0 (",
-            b"DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n  Process 2455 on node 127.0.0.2 managing GPU 3\n\n#0-0 (",
+            b"DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n"
+            b"  Process 2455 on node 127.0.0.2 managing GPU 3\n\n#0-0 (",
             1,
         )
     )
