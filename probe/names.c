@@ -5,6 +5,8 @@
 #define TEXT 16 /* every name with its end fits */
 #define PAGE 4096
 
+typedef uint64_t __attribute__((aligned(1), may_alias)) anywhere;
+
 struct name {
 	char text[TEXT];
 	uint8_t length; /* with the end */
@@ -31,8 +33,8 @@ __attribute__((no_sanitize("address"))) static inline bool same(const char *text
 
 	if (unlikely(((uintptr_t)text & (PAGE - 1)) > PAGE - TEXT))
 		return !strcmp(text, name->text);
-	a = *(const uint64_t __attribute__((aligned(1), may_alias)) *)text;
-	b = *(const uint64_t __attribute__((aligned(1), may_alias)) *)(text + 8);
+	a = *(const anywhere *)text;
+	b = *(const anywhere *)(text + 8);
 	memcpy(&c, name->text, 8);
 	memcpy(&d, name->text + 8, 8);
 	return !(((a ^ c) & mask(name->length)) | ((b ^ d) & mask(name->length - 8)));
