@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -30,8 +31,18 @@ from slurm_ncclmon.slurm.commands import CommandClient
 )
 @click.option("--once", is_flag=True, help="Look once only.")
 @click.option("--python-only", is_flag=True, help="No C frames; pauses the ranks for a shorter time.")
+@click.option(
+    "--flight", type=click.Path(path_type=Path), help="Folder for PyTorch's flight recorder dumps, where armed."
+)
 def command(
-    target: str, as_tree: bool, as_json: bool, within: float, again: float, once: bool, python_only: bool
+    target: str,
+    as_tree: bool,
+    as_json: bool,
+    within: float,
+    again: float,
+    once: bool,
+    python_only: bool,
+    flight: Path | None,
 ) -> int:
     """Print where all ranks of a running job stand: groups of equal stacks, the odd ones first.
 
@@ -41,8 +52,8 @@ def command(
     step = client.find_step(target)
     parts = client.step_parts(step)
     progress = _Progress(sum(len(part.nodes) for part in parts))
-    wish = Wish(gap_s=0.0 if once else again, native=not python_only)
-    reports = gather(step, parts, within, wish=wish, client=client, on_report=progress.show)
+    wish = Wish(gap_s=0.0 if once else again, native=not python_only, flight=flight is not None)
+    reports = gather(step, parts, within, wish=wish, client=client, on_report=progress.show, flight_folder=flight)
     progress.clear()
     if not any(report.answered for report in reports):
         raise EvidenceError(f"no node of step {step} answered: {'; '.join(dict.fromkeys(reports[0].problems))}")
