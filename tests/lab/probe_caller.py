@@ -6,8 +6,9 @@
     comm.begin(operation)                                   # when its kernel starts on the stream
     comm.end(operation)                                     # when it is over
 
-A rank whose device never starts leaves out `begin`. `advance` shows an operation stuck in the middle. Not thread-safe for one
-communicator beyond what NCCL does: one thread enqueues, one (the stream's) begins, advances and ends.
+A collective that is stuck inside is shown by `comm.stuck(operation, culprit)`, after `begin`, on every rank that entered it; the
+culprit whose GPU starts nothing leaves out the kernel, `comm.begin(operation, kernel=False)`. Not thread-safe for one communicator
+beyond what NCCL does: one thread enqueues, one (the stream's) begins, advances and ends.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 GROUP, COLL, P2P, PROXY_OP, PROXY_STEP, KERNEL = 1, 2, 4, 8, 16, 64
@@ -216,17 +218,20 @@ class Communicator:
             caller.stop(handle)
         return operation
 
-    def begin(self, operation: Operation, network: bool = True) -> None:
-        """Its kernel starts on all channels; with `network`, the ring's links of this rank are in progress."""
+    def begin(self, operation: Operation, links: Sequence[tuple[bool, int]] | None = None, kernel: bool = True) -> None:
+        """Its kernel starts on all channels. `links` are those over the network, (sends, peer); by default both of a ring's."""
         caller, now = self._caller, time.monotonic_ns()
+        if links is None:
+            links = [(False, self._neighbour(False)), (True, self._neighbour(True))]
         for channel in range(operation.channels):
-            for sends in (False, True) if network else ():
-                proxy_op = _ProxyOp(os.getpid(), channel, self._neighbour(sends), 8, STEP_BYTES, sends)
+            for sends, peer in links:
+                proxy_op = _ProxyOp(os.getpid(), channel, peer, 8, STEP_BYTES, sends)
                 handle = caller.start(self._context, PROXY_OP, operation.handle, proxy_op=proxy_op)
                 caller.state(handle, IN_PROGRESS)
                 operation.links.append(Link(handle, sends))
-            kernel = _Kernel(channel, now)
-            operation.kernels.append(caller.start(self._context, KERNEL, operation.handle, kernel=kernel))
+            if kernel:
+                event = _Kernel(channel, now)
+                operation.kernels.append(caller.start(self._context, KERNEL, operation.handle, kernel=event))
         self.advance(operation, 0, 0)
 
     def _neighbour(self, sends: bool) -> int:
@@ -246,6 +251,16 @@ class Communicator:
             while link.done < target:
                 self._finish_step(link)
             self._wait(link, waits)
+
+    def stuck(self, operation: Operation, culprit: int, link: bool = False) -> None:
+        """How far a ring comes before it stands still because rank `culprit`'s GPU does, or its link to the next rank."""
+        behind = (self._rank - culprit) % self._size
+        if behind:
+            self.advance(operation, sent=behind, received=behind - 1)
+        elif link:
+            self.advance(operation, sent=0, received=self._size - 1, send_waits=SEND_WAIT)
+        else:
+            self.advance(operation, sent=0, received=0, receive_waits=RECV_GPU_WAIT)
 
     def _wait(self, link: Link, state: int) -> None:
         caller = self._caller

@@ -23,7 +23,11 @@ def test_both_plugins_see_the_recorded_sequence(probe: Probe, interface: str) ->
 
 
 def test_the_other_plugin_works_where_there_is_no_folder(probe: Probe) -> None:
-    chain = {"NCCLMON_CHAIN_PLUGIN": str(probe.programs / "witness.so"), "REPLAY_FINALIZE": "1", "NCCLMON_PROBE_DIR": ""}
+    chain = {
+        "NCCLMON_CHAIN_PLUGIN": str(probe.programs / "witness.so"),
+        "REPLAY_FINALIZE": "1",
+        "NCCLMON_PROBE_DIR": "",
+    }
     assert "witness: 21 started, 21 stopped" in probe.run("replay", str(TRACES / "ok.0"), "5", **chain)
 
 
@@ -41,6 +45,11 @@ def test_abuse_reaches_neither(probe: Probe, case: str) -> None:
         "NCCLMON_CHAIN_PLUGIN": str(probe.programs / "witness.so"),
     }
     done = subprocess.run(
-        [probe.programs / "abuse", probe.plugin, case], env=environment, timeout=60, check=False, capture_output=True, text=True
+        [probe.programs / "abuse", probe.plugin, case],
+        env=environment,
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
