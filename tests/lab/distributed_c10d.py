@@ -3,20 +3,22 @@
 A collective counts its launch where RAS reads it and then runs on the rank's stream: in order, one after the other. It
 ends when every member has arrived at the same number of the same group with the same signature (operation and size): a
 wrong collective never ends. With a run-ahead of 0 a call blocks until its collective ended; with N the host goes on
-until N are pending.
+until N are pending. Launches, starts and ends are told to the probe where the job has one.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import queue
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable
 
-from . import ras
+from . import frames, ras
 from .identity import Identity
+from .probe_caller import Operation
 from .shared import FIRST_DYNAMIC, MAX_GROUPS, SharedFile
 
 OPERATIONS = {"Init": 1, "AllReduce": 2, "AllGather": 3, "ReduceScatter": 4, "Broadcast": 5, "Reduce": 6}
@@ -33,6 +35,7 @@ class ProcessGroup:
     index: int  # place in the shared file
     communicator: ras.Communicator
     launched: int = 0  # collectives before the first one, if the place was used before
+    probe: frames.Member = field(default_factory=frames.Member)
 
 
 class Stream:
@@ -70,6 +73,7 @@ class World:
     def __init__(self, identity: Identity, version: str, shared: SharedFile, run_ahead: int = 0) -> None:
         self.identity, self.shared, self.stream = identity, shared, Stream(run_ahead)
         self.library = ras.Library(version)
+        self.profiler = frames.load()
         self.groups: dict[str, ProcessGroup] = {}
         self.made_dynamic = 0  # groups made while the job runs
 
@@ -114,6 +118,8 @@ def new_group(world: World, kind: str, name: str, ranks: list[int], index: int, 
     if joins_mesh:
         world.library.add_ranks([shared.record(r) for r in ranks])
     communicator.ready([world.peer(r) for r in ranks])
+    nodes = [shared.process(r)[2] for r in ranks]
+    group.probe = frames.Member(world.profiler, comm_hash, rank, nodes, name)
     world.groups[name] = group
     return group
 
@@ -129,6 +135,7 @@ def destroy_process_group(world: World, group: ProcessGroup) -> None:
     group.communicator.set("finalizeCalled", 1)
     group.communicator.set("destroyFlag", 1)
     group.communicator.fini()
+    group.probe.finalize()
     world.groups.pop(group.name, None)
 
 
@@ -156,17 +163,55 @@ def _collective(world: World, group: ProcessGroup, operation: str, nbytes: int) 
     _launch(world, group, operation, nbytes)
 
 
-def launch_that_never_ends(world: World, group: ProcessGroup, operation: str, nbytes: int) -> None:
-    """A collective that all members enter and none leaves, like one whose network or kernel is stuck."""
+def launch_that_never_ends(
+    world: World, group: ProcessGroup, operation: str, nbytes: int, torn_after: int | None = None
+) -> None:
+    """A collective that all members enter and none leaves, like one whose network or kernel is stuck.
+
+    `torn_after`: the rank in the group whose link to the next one no longer delivers; None: no data moves at all.
+    """
+
+    def kernel(told: Operation | None, number: int, signature: int) -> None:
+        if torn_after is None:
+            group.probe.begin(told)
+        else:
+            group.probe.begin_torn(told, torn_after)
+        _run_collective(world.shared, group, number, signature | (1 + group.rank) << 44)
+
     group.communicator.count(operation)
-    _launch(world, group, operation, nbytes, salt=1 + group.rank)
+    _launch(world, group, operation, nbytes, kernel)
 
 
-def _launch(world: World, group: ProcessGroup, operation: str, nbytes: int, salt: int = 0) -> None:
+def launch_that_never_starts(world: World, group: ProcessGroup, operation: str, nbytes: int) -> None:
+    """A collective that this rank's host launches as it should; its device is stuck in what comes before it."""
+
+    def kernel(told: Operation | None, number: int, signature: int) -> None:
+        group.probe.stall(told)
+        world.shared.wait(group.index, lambda: False)
+
+    group.communicator.count(operation)
+    _launch(world, group, operation, nbytes, kernel)
+
+
+def _launch(
+    world: World,
+    group: ProcessGroup,
+    operation: str,
+    nbytes: int,
+    kernel: Callable[[Operation | None, int, int], None] | None = None,
+) -> None:
+    """Launches a collective; `kernel` is what its kernel does instead of running as it should."""
     group.launched += 1
     number = group.launched
-    signature = OPERATIONS[operation] << 56 | salt << 44 | nbytes
-    world.stream.submit(lambda: _run_collective(world.shared, group, number, signature))
+    signature = OPERATIONS[operation] << 56 | nbytes
+    told = group.probe.enqueue(operation, nbytes) if operation != "Init" else None
+
+    def run() -> None:
+        group.probe.begin(told)
+        _run_collective(world.shared, group, number, signature)
+        group.probe.end(told)
+
+    world.stream.submit(functools.partial(kernel, told, number, signature) if kernel else run)
 
 
 def _run_collective(shared: SharedFile, group: ProcessGroup, number: int, signature: int) -> None:
@@ -192,24 +237,29 @@ def _run_collective(shared: SharedFile, group: ProcessGroup, number: int, signat
 
 def send(world: World, group: ProcessGroup, to: int) -> None:
     """Sends to the next or the previous rank of the group; blocks until that rank receives. RAS does not count it."""
-    _point_to_point(world, group, to, mine=1 if to > group.rank else 3, theirs=2 if to > group.rank else 4)
+    forward = to > group.rank
+    _point_to_point(world, group, to, sends=True, mine=1 if forward else 3, theirs=2 if forward else 4)
 
 
 def recv(world: World, group: ProcessGroup, source: int) -> None:
     """Receives from the next or the previous rank of the group; blocks until that rank sends."""
-    _point_to_point(world, group, source, mine=2 if source < group.rank else 4, theirs=1 if source < group.rank else 3)
+    forward = source < group.rank
+    _point_to_point(world, group, source, sends=False, mine=2 if forward else 4, theirs=1 if forward else 3)
 
 
-def _point_to_point(world: World, group: ProcessGroup, other: int, mine: int, theirs: int) -> None:
+def _point_to_point(world: World, group: ProcessGroup, other: int, sends: bool, mine: int, theirs: int) -> None:
     """Words of a member: 1 sent forward, 2 received forward, 3 sent backward, 4 received backward."""
     shared = world.shared
     own = shared.member(group.index, group.rank) + mine
     partner = shared.member(group.index, other) + theirs
+    told = group.probe.enqueue_p2p(sends, other)
 
     def run() -> None:
+        group.probe.begin_p2p(told, sends, other)
         number = shared.words[own] + 1
         shared.words[own] = number
         shared.wake(group.index)
         shared.wait(group.index, lambda: shared.words[partner] >= number)
+        group.probe.end(told)
 
     world.stream.submit(run)

@@ -151,6 +151,22 @@ def symmetric(training: Training, group: dist.ProcessGroup) -> bool:
     return True
 
 
+def device_stall(training: Training, group: dist.ProcessGroup) -> bool:
+    """Launches everything, but its device never starts what it launched: by counts nobody lags."""
+    dist.launch_that_never_starts(training.world, group, MAIN_OPERATION[group.kind], training.options.bytes)
+    return True
+
+
+def torn_link(training: Training, group: dist.ProcessGroup) -> bool:
+    """All ranks enter; traffic from --rank to the next rank of the group's ring is no longer delivered."""
+    source = training.culprits[0]
+    if source not in group.ranks:
+        return False
+    operation, size = MAIN_OPERATION[group.kind], training.options.bytes
+    dist.launch_that_never_ends(training.world, group, operation, size, torn_after=group.ranks.index(source))
+    return True
+
+
 def init_stall(training: Training, group: dist.ProcessGroup) -> bool:
     """Never joins a communicator that the others are making (--group late: at --step; else when the job starts)."""
     wait_for_peers_to_join()
@@ -216,6 +232,7 @@ class Fault:
     everyone: bool = False  # strikes all ranks whatever --rank says
     repeats: bool = False  # in every step from --step on
     collective: bool = False  # is about a collective, which pp has none of
+    link: bool = False  # its culprits are --rank and the next rank of the group
 
 
 FAULTS = {
@@ -233,6 +250,8 @@ FAULTS = {
     "aborted": Fault(aborted, hangs=True),
     "async_error": Fault(async_error, hangs=True),
     "symmetric": Fault(symmetric, hangs=True, everyone=True, collective=True),
+    "device_stall": Fault(device_stall, hangs=True, collective=True),
+    "torn_link": Fault(torn_link, hangs=True, everyone=True, collective=True, link=True),
     "init_stall": Fault(init_stall, hangs=True),
     "checkpoint": Fault(checkpoint, hangs=False),
     "compile": Fault(compiling, hangs=False),

@@ -48,10 +48,10 @@ class Training:
         self.kinds = [kind for kind in KINDS if kind in self.layout and kind in options.groups]
         if options.fault != "none" and options.group not in [*self.kinds, "late"]:
             raise SystemExit(f"train.py: no group {options.group!r} in this job; it has {', '.join(self.kinds)}")
-        if options.group == "pp" and self.fault.collective:
-            raise SystemExit(f"train.py: {options.fault} needs a group with collectives; pp sends and receives")
-        everyone = self.fault.everyone or options.rank == "all"
-        self.culprits = list(range(self.me.world_size)) if everyone else [int(r) for r in options.rank.split(",")]
+        if options.group in ("pp", "late") and self.fault.collective:
+            raise SystemExit(f"train.py: {options.fault} needs a group with collectives, and not {options.group}")
+        self.culprits = self.find_culprits()
+        self.struck_ranks = list(range(self.me.world_size)) if self.fault.everyone else self.culprits
         self.shared = SharedFile(self.folder / "shared")
         self.loader = DataLoader()
         self.progress = os.open(
@@ -59,6 +59,16 @@ class Training:
         )
         self._end_in_time()
         self.world = dist.World(self.me, options.nccl, self.shared, options.run_ahead)
+
+    def find_culprits(self) -> list[int]:
+        """Global ranks that are at fault, which need not be all that the fault strikes."""
+        if self.options.rank == "all" or (self.fault.everyone and not self.fault.link):
+            return list(range(self.me.world_size))
+        ranks = [int(rank) for rank in self.options.rank.split(",")]
+        if not self.fault.link:
+            return ranks
+        ring = next(members for members in self.layout[self.options.group] if ranks[0] in members)
+        return [ranks[0], ring[(ring.index(ranks[0]) + 1) % len(ring)]]
 
     # ---- the job's beginning and end
 
@@ -173,7 +183,7 @@ class Training:
         return self.strike(step, kind, group.name, group.ranks)
 
     def strike(self, step: int, kind: str, group_name: str, ranks: list[int]) -> bool:
-        if self.me.rank not in self.culprits:
+        if self.me.rank not in self.struck_ranks:
             return False
         first_time = step == self.options.step or self.options.fault == "init_stall"
         if first_time and self.me.rank == min(self.culprits):
