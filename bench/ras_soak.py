@@ -25,7 +25,7 @@ import numpy as np
 from slurm_ncclmon.observation import Poll
 from slurm_ncclmon.ras.client import Address
 from slurm_ncclmon.ras.mesh import Local, Mesh, Process
-from slurm_ncclmon.ras.report import DEAD, MISSING, UNRESPONSIVE
+from slurm_ncclmon.ras.report import DEAD, MISSING, UNRESPONSIVE, CommKey
 from slurm_ncclmon.ras.safety import Circumstances
 from tests.ras.live import LiveMesh, available, live_mesh
 
@@ -77,6 +77,17 @@ def class_of(poll: Poll) -> str:
     if any(_differ(report.counts[report.rows(c)]) for c in range(len(report.comms))):
         return "skewed"
     return "even"
+
+
+def wronged(poll: Poll, whole: frozenset[CommKey]) -> bool:
+    """Whether a coherent answer says of one of the communicators `whole` that it is gone, or that a rank of it is."""
+    report = poll.report
+    if report is None or not report.coherent or not whole:
+        return False
+    missing = (report.flags & MISSING) != 0
+    return not whole <= set(report.comms) or any(
+        missing[report.rows(c)].any() for c, key in enumerate(report.comms) if key in whole
+    )
 
 
 def _differ(counts: np.ndarray) -> bool:
@@ -183,6 +194,8 @@ def suspended(mesh: LiveMesh) -> Iterator[Right]:
         yield {*HEALTHY, "unresponsive", "blind"}
 
 
+HARMLESS = ("healthy", "under_construction", "churn")
+"""Faults that leave alone the communicators that were there before."""
 FAULTS = {
     "healthy": healthy,
     "dead_rank": dead_rank,
@@ -202,6 +215,8 @@ def soak(version: str, fault: str, polls: int, log: Callable[[str], None] = lamb
         mesh.step()
         time.sleep(SETTLE_S)
         watcher = Mesh()
+        first = watcher.poll(0, 0.0, 0.0, local(mesh)).report
+        whole = frozenset(first.comms if first and fault in HARMLESS else ())
         with FAULTS[fault](mesh) as classes:
             right = classes | {"blind", "incoherent", *HEALTHY} if version < "2.28" else classes
             before = _ras_seconds(mesh)
@@ -211,7 +226,7 @@ def soak(version: str, fault: str, polls: int, log: Callable[[str], None] = lamb
                 if n == polls // 2:
                     half = _sizes(mesh)
                 poll = watcher.poll(n, time.monotonic(), time.time(), local(mesh))
-                word = class_of(poll)
+                word = "wronged" if wronged(poll, whole) else class_of(poll)
                 result.classes[word] += 1
                 if word not in right:
                     result.wrong[word] += 1
