@@ -146,7 +146,7 @@ def test_heterogeneous_job(place: Place) -> None:
     assert f"start monitor {leader}." in second
     addresses = re.findall("NCCL_RAS_ADDR=.*", output)
     assert len(addresses) == 3
-    assert len(set(addresses)) == 1
+    assert len(set(addresses)) == 3, "all three tasks run on the first node"
 
 
 def test_heterogeneous_srun(place: Place) -> None:
@@ -240,6 +240,28 @@ def test_each_step_has_a_port_of_its_own(place: Place) -> None:
     assert set(second) == {second[0]}
     assert first != second[0]
     assert all(20000 <= int(address.rpartition(":")[2]) < 30000 for address in (first, second[0]))
+
+
+def test_each_task_of_a_node_has_a_port_of_its_own(place: Place) -> None:
+    """What one task starts, as torchrun starts workers, shares that task's port."""
+    show = "echo $SLURM_NODEID $SLURM_LOCALID $NCCL_RAS_ADDR; sh -c 'echo child $SLURM_NODEID $SLURM_LOCALID $NCCL_RAS_ADDR'"
+    result = place.run("srun", "-N2", "--ntasks-per-node=2", WATCH, "sh", "-c", show)
+    lines = [line.split() for line in result.stdout.splitlines()]
+    own = {(node, task): address for node, task, address in (line for line in lines if len(line) == 3)}
+    assert len(own) == 4
+    assert own["0", "0"] != own["0", "1"]
+    assert own == {(node, task): own["0", task] for node, task in own}, "the same on each node"
+    assert {(node, task): address for _, node, task, address in (line for line in lines if len(line) == 4)} == own
+
+
+@pytest.mark.parametrize("option", ["ras=off", "ras=localhost:5"])
+def test_no_address_where_ras_says_so(place: Place, option: str) -> None:
+    assert place.run("srun", "-n2", f"{WATCH}={option}", "printenv", "NCCL_RAS_ADDR").stdout == ""
+
+
+def test_own_address_of_one_task_survives(place: Place) -> None:
+    result = place.run("srun", "-n2", WATCH, "printenv", "NCCL_RAS_ADDR", env={"NCCL_RAS_ADDR": "localhost:4711"})
+    assert result.stdout == "localhost:4711\n" * 2
 
 
 def test_users_own_variables_survive(cluster: Cluster, place: Place) -> None:
@@ -352,7 +374,10 @@ def test_requeued_job_keeps_the_first_report(place: Place) -> None:
     place.run("sbatch", "-o", "out", "--requeue", WATCH, "job.sh")
     place.wait_for_log("start")
     job = job_of(place)
-    place.run("scontrol", "requeue", job)
+    requeued = place.run("scontrol", "requeue", job)
+    assert requeued.returncode == 0, requeued.stderr
+    # slurmd counts in seconds: it takes a job that comes back within one for the job that it has just ended
+    time.sleep(1.5)
 
     def runs_again() -> bool:
         # Slurm lets a requeued job wait for two minutes; an administrator may start it at once

@@ -58,7 +58,12 @@ class Job:
                 *what,
             ],
             cwd=self.folder,
-            env={"LD_LIBRARY_PATH": str(Path(python).parents[1] / "lib")},  # of an interpreter that was moved
+            env={
+                "LD_LIBRARY_PATH": str(Path(python).parents[1] / "lib"),  # of an interpreter that was moved
+                "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+                "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "told_",
+                "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "dump_",
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -210,6 +215,14 @@ def test_a_rank_that_may_not_be_read_is_explained_with_the_remedy(start: Any) ->
     text, _ = start(8, "hidden").stacks("--once")
     assert "rank 3: it is not dumpable" in text
     assert "setcap cap_sys_ptrace+ep" in text
+
+
+def test_flight_recorder_dumps_come_along_from_where_they_are_armed(start: Any) -> None:
+    job = start(8, "armed")
+    job.stacks("--once", "--flight", str(job.folder / "flight"))
+    assert [path.name for path in (job.folder / "flight").iterdir()] == ["rank_3"]
+    assert (job.folder / "flight" / "rank_3").read_text() == "dump of rank 3"
+    assert job.goes_on() < 2
 
 
 def test_exited_rank_has_no_process(start: Any) -> None:

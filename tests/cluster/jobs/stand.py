@@ -99,6 +99,21 @@ def hidden(options):
     wait_for_worker()
 
 
+def armed(options):
+    """Stands in for PyTorch with an armed flight recorder: writes a dump as soon as its pipe is written to."""
+    pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + str(RANK) + ".pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=dump_when_told, args=(pipe,), daemon=True).start()
+    wait_for_worker()
+
+
+def dump_when_told(pipe):
+    with open(pipe) as told:
+        told.read(1)
+    with open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(RANK), "w") as dump:
+        dump.write(f"dump of rank {RANK}")
+
+
 def lost(options):
     """Waits for data that never come."""
     wait_for_worker()
@@ -120,6 +135,7 @@ ODD = {
         traced,
         many_threads,
         hidden,
+        armed,
         lost,
     )
 }
