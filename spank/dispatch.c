@@ -52,6 +52,13 @@ int slurm_spank_user_init(spank_t spank, int count, char *arguments[])
 	return ESPANK_SUCCESS;
 }
 
+int slurm_spank_task_init(spank_t spank, int count, char *arguments[])
+{
+	(void)count, (void)arguments;
+	stepd_in_task(spank);
+	return ESPANK_SUCCESS;
+}
+
 int slurm_spank_exit(spank_t spank, int count, char *arguments[])
 {
 	(void)spank, (void)count, (void)arguments;

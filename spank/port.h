@@ -1,21 +1,25 @@
-/* A port for each step's NCCL RAS service. */
+/* A port for the NCCL RAS service of each task. */
 #ifndef NCCLMON_PORT_H
 #define NCCLMON_PORT_H
 
 #include <stdint.h>
 
-/* Lies in 20000..29999: outside the ports that Linux hands out by itself (32768 and up) and those that Slurm uses.
- * Two steps of one job never share a port as long as their ids are less than 9973 apart; nor do those of two jobs
- * whose ids are less than 163 apart while step ids stay below 61. The cluster's name tells equal ids apart where two
- * clusters share a machine. */
-static inline uint32_t ras_port(const char *cluster, uint32_t job, uint32_t step)
+/* `task` counts the tasks of one node. Lies in 20000..29972: outside the ports that Linux hands out by itself (32768 and
+ * up) and those that Slurm uses. As 9973 is a prime, and 618 = 10 * 61 + 8, and 16 * 618 < 9973, there are no two equal
+ * ports among
+ *  - the tasks of one step,
+ *  - the steps of one job whose ids are less than 618 apart, up to 16 tasks of each,
+ *  - ten jobs with successive ids, up to 61 steps of each and 16 tasks of each step,
+ *  - steps of equal id in jobs whose ids are less than 502 apart, up to 16 tasks of each.
+ * The cluster's name tells equal ids apart where two clusters share a machine. tests/port.c counts it all. */
+static inline uint32_t ras_port(const char *cluster, uint32_t job, uint32_t step, uint32_t task)
 {
-	const uint32_t base = 20000, count = 9973; /* a prime */
+	const uint32_t base = 20000, count = 9973;
 	uint64_t hash = 2166136261u; /* FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/ */
 
 	for (; *cluster; cluster++)
 		hash = ((hash ^ (unsigned char)*cluster) * 16777619u) & UINT32_MAX;
-	return base + (uint32_t)((hash + (uint64_t)job * 61 + step) % count);
+	return base + (uint32_t)((hash + (uint64_t)job * 61 + step + (uint64_t)task * 618) % count);
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* slurmstepd, on each node, before the tasks: what NCCL shall find in their environment. We run with the user's
- * effective rights but inside a root process, so: read three variables, set three, and look at one file. */
+ * effective rights but inside a root process, so: read three variables, set three, and look at one file. Each task then
+ * changes one of them in its own process. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,10 @@
 #include "port.h"
 #include "request.h"
 
+#define RAS_ADDRESS "NCCL_RAS_ADDR"
+
 static struct site site;
+static char step_address[32]; /* of RAS, as we have set it for the whole step; empty if we have not */
 
 void stepd_init(spank_t spank, int count, char *arguments[])
 {
@@ -48,15 +52,23 @@ static uint32_t job_of(spank_t spank)
 	return job;
 }
 
+static void write_address(spank_t spank, char address[32], uint32_t job, uint32_t step, uint32_t task)
+{
+	char cluster[256] = "";
+
+	spank_getenv(spank, "SLURM_CLUSTER_NAME", cluster, sizeof cluster);
+	snprintf(address, 32, "localhost:%" PRIu32, ras_port(cluster, job, step, task));
+}
+
 static void set_ras_address(spank_t spank, uint32_t job, uint32_t step, const struct options *options)
 {
-	char cluster[256] = "", address[32];
+	char address[32];
 
 	if (strcmp(options_value(options, KEY_ras), "on"))
 		return;
-	spank_getenv(spank, "SLURM_CLUSTER_NAME", cluster, sizeof cluster);
-	snprintf(address, sizeof address, "localhost:%" PRIu32, ras_port(cluster, job, step));
-	spank_setenv(spank, "NCCL_RAS_ADDR", address, 0);
+	write_address(spank, address, job, step, 0);
+	if (spank_setenv(spank, RAS_ADDRESS, address, 0) == ESPANK_SUCCESS)
+		strcpy(step_address, address);
 }
 
 /* "auto" loads the probe where it is installed. A user's own profiler plugin is left alone. */
@@ -80,9 +92,29 @@ void stepd_before_tasks(spank_t spank)
 	struct options options;
 	uint32_t job, step;
 
+	*step_address = '\0';
 	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || !is_watched(spank, step, &options))
 		return;
 	job = job_of(spank);
 	set_ras_address(spank, job, step, &options);
 	set_probe(spank, job, step, &options);
+}
+
+/* RAS answers for one mesh, and the tasks of a node may belong to several. With one port for all, the kernel would choose
+ * who answers. The tasks of a heterogeneous job's components count from 0 each, so they go by the components' own ids. */
+void stepd_in_task(spank_t spank)
+{
+	char address[32];
+	uint32_t job, step;
+	int task;
+
+	if (!*step_address || spank_getenv(spank, RAS_ADDRESS, address, sizeof address) != ESPANK_SUCCESS ||
+	    strcmp(address, step_address))
+		return;
+	if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_TASK_ID, &task) != ESPANK_SUCCESS || task < 0)
+		return;
+	write_address(spank, address, job, step, (uint32_t)task);
+	spank_setenv(spank, RAS_ADDRESS, address, 1);
 }

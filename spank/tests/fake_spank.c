@@ -6,7 +6,7 @@
 #include <string.h>
 
 spank_context_t fake_context = S_CTX_REMOTE;
-uint32_t fake_job, fake_step;
+uint32_t fake_job, fake_step, fake_task;
 char fake_error[1024];
 
 #define VARIABLES 16
@@ -25,6 +25,7 @@ void fake_reset(void)
 	}
 	fake_job = 12;
 	fake_step = 3;
+	fake_task = 0;
 	fake_error[0] = '\0';
 }
 
@@ -72,7 +73,7 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	va_start(arguments, item);
 	number = va_arg(arguments, uint32_t *);
 	va_end(arguments);
-	*number = item == S_JOB_ID ? fake_job : item == S_JOB_STEPID ? fake_step : 1000;
+	*number = item == S_JOB_ID ? fake_job : item == S_JOB_STEPID ? fake_step : item == S_TASK_ID ? fake_task : 1000;
 	return ESPANK_SUCCESS;
 }
 

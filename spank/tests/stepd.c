@@ -95,6 +95,58 @@ static void test_leader_gives_the_address(void)
 	CHECK_TEXT(fake_getenv("NCCL_RAS_ADDR"), first);
 }
 
+/* The port of one task of a step that is watched so, 0 when its address is another than one of ours. */
+static unsigned port_of_task(const char *option, uint32_t component, uint32_t task, const char *changed)
+{
+	unsigned port = 0;
+
+	fake_reset();
+	fake_setenv(OPTION_ENVIRONMENT, option);
+	fake_setenv("SLURM_JOB_ID", "12");
+	fake_job = component;
+	fake_task = task;
+	before_tasks(NULL);
+	if (changed)
+		fake_setenv("NCCL_RAS_ADDR", changed);
+	stepd_in_task(NULL);
+	if (fake_getenv("NCCL_RAS_ADDR"))
+		sscanf(fake_getenv("NCCL_RAS_ADDR"), "localhost:%u", &port);
+	return port;
+}
+
+static void test_each_task_has_a_port_of_its_own(void)
+{
+	unsigned first = port_of_task("observe", 12, 0, NULL), second = port_of_task("observe", 12, 1, NULL);
+
+	CHECK(first >= 20000 && second >= 20000);
+	CHECK(first != second);
+	CHECK(port_of_task("observe", 12, 1, NULL) == second);
+	CHECK(port_of_task("observe", 13, 0, NULL) != first); /* another component, whose tasks count from 0 too */
+	CHECK(port_of_task("observe", 13, 1, NULL) != second);
+	fake_reset();
+	fake_setenv(OPTION_ENVIRONMENT, "observe");
+	before_tasks(NULL);
+	snprintf(fake_error, sizeof fake_error, "localhost:%u", first);
+	CHECK_TEXT(fake_getenv("NCCL_RAS_ADDR"), fake_error); /* what stands for the whole step is the first task's */
+}
+
+static void test_tasks_keep_what_is_not_ours(void)
+{
+	CHECK(port_of_task("observe", 12, 1, "localhost:4711") == 4711); /* set in between, by another plugin */
+	CHECK(!port_of_task("observe", 12, 1, ""));
+	CHECK(!port_of_task("observe", 12, 1, "localhost:a-name-that-is-longer-than-any-of-ours"));
+	CHECK(!port_of_task("observe,ras=off", 12, 1, NULL));
+	CHECK(!port_of_task("observe,ras=localhost:5", 12, 1, NULL));
+	CHECK(!port_of_task("off", 12, 1, NULL));
+	fake_reset();
+	fake_task = 1;
+	fake_setenv(OPTION_ENVIRONMENT, "observe");
+	fake_setenv("NCCL_RAS_ADDR", "localhost:4711");
+	before_tasks(NULL);
+	stepd_in_task(NULL);
+	CHECK_TEXT(fake_getenv("NCCL_RAS_ADDR"), "localhost:4711");
+}
+
 static void expect_probe(const char *option, const char *site, bool expected)
 {
 	fake_reset();
@@ -112,6 +164,8 @@ void test_stepd(void)
 	test_hostile_environment();
 	test_own_variables_survive();
 	test_leader_gives_the_address();
+	test_each_task_has_a_port_of_its_own();
+	test_tasks_keep_what_is_not_ours();
 	expect_probe("observe", "probe_plugin=/etc/passwd", true);
 	expect_probe("observe", "probe_plugin=/no/such/file", false);
 	expect_probe("observe,probe=on", "probe_plugin=/no/such/file", true);

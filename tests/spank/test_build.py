@@ -33,7 +33,7 @@ def test_exported_symbols(built: Built) -> None:
     assert {line.split()[-1] for line in result.stdout.splitlines()} == {
         "plugin_name", "plugin_type", "plugin_version", "spank_plugin_version",
         "slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_local_user_init", "slurm_spank_user_init",
-        "slurm_spank_exit",
+        "slurm_spank_task_init", "slurm_spank_exit",
     }  # fmt: skip
 
 
