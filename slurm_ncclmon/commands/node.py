@@ -25,12 +25,21 @@ from slurm_ncclmon.slurm.step import StepId
 @click.option("--gpus/--no-gpus", default=True)
 @click.option("--flight/--no-flight", default=False, help="PyTorch's flight recorder where it is armed.")
 @click.option("--preflight/--no-preflight", default=False, help="Say what keeps stacks from being taken.")
+@click.option("--frames/--no-frames", default=False, help="What the probe has written.")
 def command(
-    step: str, seconds: float, gap: float, native: bool, stacks: bool, gpus: bool, flight: bool, preflight: bool
+    step: str,
+    seconds: float,
+    gap: float,
+    native: bool,
+    stacks: bool,
+    gpus: bool,
+    flight: bool,
+    preflight: bool,
+    frames: bool,
 ) -> None:
     """Look at this node's processes of STEP and write the report to standard output, in the lines of evidence/wire.py."""
     name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    ask = Ask(StepId.parse(step), name, seconds, gap, native, stacks, gpus, flight, preflight, _site_phases())
+    ask = Ask(StepId.parse(step), name, seconds, gap, native, stacks, gpus, flight, preflight, frames, _site_phases())
     collect(ask, _Output(name))
     # Threads that sleep in the kernel for ever must not hold up the end; all output is flushed.
     os._exit(0)

@@ -49,10 +49,11 @@ class Wish:
     gpus: bool = True
     flight: bool = False
     preflight: bool = False
+    frames: bool = False
 
     def arguments(self, seconds: float) -> tuple[str, ...]:
         """As options of `ncclmon node`."""
-        names = ("native", "stacks", "gpus", "flight", "preflight")
+        names = ("native", "stacks", "gpus", "flight", "preflight", "frames")
         switches = tuple(f"--{name}" if getattr(self, name) else f"--no-{name}" for name in names)
         return (f"--seconds={seconds:.1f}", f"--gap={self.gap_s:g}", *switches)
 

@@ -3,9 +3,11 @@
 On the wire equal stacks are sent once (wire.py), and arrive as one shared object.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: msgspec reads these annotations at run time, on Python 3.9 as well.
 from dataclasses import dataclass, field
+from typing import Optional
+
+from slurm_ncclmon.probe.image import Image
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Attempt:
     """One try at a stack: what was run, its exit status, how long it took, its first line of complaint."""
 
     how: str
-    rc: int | None
+    rc: Optional[int]
     seconds: float
     error: str
 
@@ -50,21 +52,21 @@ class ProcessReport:
     ppid: int
     role: str
     """`rank`, `launcher` (torchrun, a shell) or `child` (a data-loader worker)."""
-    rank: int | None
+    rank: Optional[int]
     """Global rank: RANK, else SLURM_PROCID."""
-    local_rank: int | None
-    task: int | None
+    local_rank: Optional[int]
+    task: Optional[int]
     """SLURM_PROCID."""
-    gpu: str | None
+    gpu: Optional[str]
     command: str
     state: str
     """R, S, D, T, t, Z or X as in /proc/PID/stat."""
     wchan: str
     tracer_pid: int
     threads_total: int
-    cpu_rate: float | None
+    cpu_rate: Optional[float]
     """CPU seconds a second while it was looked at; None if not measured."""
-    write_rate: float | None
+    write_rate: Optional[float]
     """Bytes a second written to storage while it was looked at."""
     phase: str
     """Class of the stack, see evidence/phases.py; `no_stack` when there is none."""
@@ -78,7 +80,7 @@ class ProcessReport:
     """Addresses at which its RAS listens (NCCL_RAS_ADDR, else the default), as the process sees them."""
     thread_states: dict[str, int] = field(default_factory=dict)
     """State letter -> how many of its threads are in it; `state` is the main thread's alone."""
-    moved: bool | None = None
+    moved: Optional[bool] = None
     """Whether the main thread stood elsewhere when it was looked at again; None: looked at once."""
     note: str = ""
     """A sentence for people: why there is no stack, or what else was odd."""
@@ -91,13 +93,13 @@ class GpuReport:
     index: int
     uuid: str
     name: str
-    utilisation: float | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    sm_clock_mhz: float | None = None
-    temperature_c: float | None = None
+    utilisation: Optional[float] = None
+    power_w: Optional[float] = None
+    power_limit_w: Optional[float] = None
+    sm_clock_mhz: Optional[float] = None
+    temperature_c: Optional[float] = None
     throttle: tuple[str, ...] = ()
-    ecc_uncorrected: int | None = None
+    ecc_uncorrected: Optional[int] = None
     pids: tuple[int, ...] = ()
     problem: str = ""
 
@@ -124,4 +126,6 @@ class NodeReport:
     """Kernel messages that matter (XID, ECC, link down), where they may be read."""
     flight_records: dict[str, str] = field(default_factory=dict)
     """Rank -> path of its PyTorch flight recorder dump, where the job had armed one."""
+    frames: tuple[Image, ...] = ()
+    """Its ranks' probe files, on their way to the monitor, which takes them out: they are an observation of their own."""
     problems: tuple[str, ...] = ()

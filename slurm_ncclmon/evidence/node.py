@@ -14,6 +14,7 @@ from slurm_ncclmon.evidence.assemble import Known, assemble
 from slurm_ncclmon.evidence.bounded import Later, bounded_map
 from slurm_ncclmon.evidence.find import READING_S, find_processes
 from slurm_ncclmon.evidence.flight import Recorder, armed, fresh_dump, read_dump, trigger
+from slurm_ncclmon.evidence.frames import probe_folders, read_frames
 from slurm_ncclmon.evidence.host import HostFacts, host_facts
 from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.evidence.preflight import preflight
@@ -43,6 +44,8 @@ class Ask:
     """Trigger and bring along PyTorch's flight recorder where the job has armed it."""
     preflight: bool = False
     """Say what will keep stacks from being taken, even if none are taken now."""
+    frames: bool = False
+    """Bring along what the probe has written."""
     site_phases: tuple[tuple[str, str], ...] = field(default=())
 
 
@@ -137,7 +140,10 @@ def _second_sample(known: dict[int, Known], at: float, deadline: float) -> dict[
 
 
 def _finish(report: NodeReport, known: Mapping[int, Known], host: HostFacts, ask: Ask, begun: float) -> NodeReport:
+    """The report as of now, with the newest frames."""
     on_gpu = {pid: str(gpu.index) for gpu in host.gpus for pid in gpu.pids}
+    folders = probe_folders(one.candidate.memory.environment for one in known.values()) if ask.frames else ()
+    probe = read_frames(folders, ask.step, ask.node)
     return replace(
         report,
         exited=tuple(task for task in report.tasks if task not in {one.role.task for one in known.values()}),
@@ -147,5 +153,6 @@ def _finish(report: NodeReport, known: Mapping[int, Known], host: HostFacts, ask
         gpus=host.gpus,
         counters=host.counters,
         events=host.events,
-        problems=report.problems + host.problems,
+        frames=probe.images,
+        problems=report.problems + host.problems + probe.problems,
     )
