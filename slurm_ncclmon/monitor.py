@@ -40,7 +40,10 @@ class Senses(Protocol):
 
     def poll(self) -> Poll: ...
     def step_state(self) -> StepState: ...
-    def gather(self, reason: str) -> Evidence: ...
+    def gather(self, reason: str) -> Sequence[Observation]:
+        """What all nodes tell, in the order in which the engine shall see it; evidence comes last."""
+        ...
+
     def frames(self) -> FramePoll | None: ...
     def beginning(self) -> Evidence | None:
         """What the ranks looked like when they were first seen, once."""
@@ -73,7 +76,7 @@ class Monitor:
         self._hands = hands
         self._clock = clock
         self._engine = engine
-        self._gathering: Future[Evidence] | None = None
+        self._gathering: Future[Sequence[Observation]] | None = None
         self._open: set[str] = set()
         self._told: set[str] = set()
         self._state_at = -STATE_EVERY_S
@@ -115,9 +118,9 @@ class Monitor:
         until = self._clock.now() + seconds
         while not self._clock.ended():
             if self._gathering is not None and self._gathering.done():
-                evidence = self._gathering.result()
+                gathered = self._gathering.result()
                 self._gathering = None
-                if self._carry_out(self._take(evidence)):
+                if self._carry_out([event for seen in gathered for event in self._take(seen)]):
                     return True
             left = until - self._clock.now()
             if left <= 0:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import shutil
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_ncclmon.clock import StepClock
 from slurm_ncclmon.config import Settings
-from slurm_ncclmon.errors import OptionError, SlurmError
+from slurm_ncclmon.errors import FrameError, OptionError, SlurmError
 from slurm_ncclmon.evidence import fanout
 from slurm_ncclmon.evidence.assemble import Known, assemble, ras_addresses
+from slurm_ncclmon.evidence.frames import probe_folders, read_frames
 from slurm_ncclmon.evidence.host import own_addresses
 from slurm_ncclmon.evidence.local import local_ranks
 from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.evidence.preflight import preflight
-from slurm_ncclmon.observation import Evidence, FramePoll, Poll, StepState
+from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
 from slurm_ncclmon.probe import decode as probe_decode
-from slurm_ncclmon.probe.read import read_folder
+from slurm_ncclmon.probe.image import Image
 from slurm_ncclmon.ras import client as ras_client
 from slurm_ncclmon.ras import ncclras, pace
 from slurm_ncclmon.ras.client import Address, Answer, Timeouts
@@ -34,6 +37,7 @@ log = logging.getLogger(__name__)
 
 GATHER_S = 60.0
 """For stacks of all nodes: done well before the watchdogs in the ranks end the job."""
+MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 USUAL_OF = 4
@@ -57,7 +61,7 @@ class StepSenses:
         self._busy_s: deque[float] = deque([0.0], maxlen=USUAL_OF)
         self._members = 0
         self._parts: tuple[StepPart, ...] = ()
-        self._frames: Path | None = None
+        self._folders: tuple[str, ...] = ()
         self._seen = False
         self._beginning: Evidence | None = None
 
@@ -82,13 +86,12 @@ class StepSenses:
 
     def _learn(self, ranks: tuple[Known, ...]) -> None:
         """What only the ranks' environment tells."""
-        environment = ranks[0].candidate.memory.environment
+        environments = [rank.candidate.memory.environment for rank in ranks]
         try:
-            self._factor = max(1.0, float(environment.get("NCCL_RAS_TIMEOUT_FACTOR", "1")))
+            self._factor = max(1.0, float(environments[0].get("NCCL_RAS_TIMEOUT_FACTOR", "1")))
         except ValueError:
             self._factor = 1.0
-        folder = environment.get("NCCLMON_PROBE_DIR")
-        self._frames = Path(folder) if folder else None
+        self._folders = probe_folders(environments)
 
     def _local(self, ranks: tuple[Known, ...]) -> Local:
         youngest = max(rank.candidate.look.stat.started for rank in ranks) / os.sysconf("SC_CLK_TCK")
@@ -128,14 +131,14 @@ class StepSenses:
 
     def frames(self) -> FramePoll | None:
         """This node's probe frames; None when there are none."""
-        if self._frames is None:
-            return None
-        reading = read_folder(self._frames, os.getuid(), self._node)
+        reading = read_frames(self._folders, self._step, self._node)
         for problem in reading.problems:
             _once(problem)
-        if not reading.images:
-            return None
-        return FramePoll(self._clock.now(), probe_decode.decode(reading.images), reading.images)
+        return self._frame_poll(reading.images)
+
+    def _frame_poll(self, images: tuple[Image, ...]) -> FramePoll | None:
+        images = tuple(image for image in images if _is_sound(image))
+        return FramePoll(self._clock.now(), probe_decode.decode(images), images) if images else None
 
     def step_state(self) -> StepState:
         """What Slurm says of the step; `running` when it says nothing, for its silence is no news of the step."""
@@ -145,8 +148,8 @@ class StepSenses:
             log.warning("%s", error)
             return StepState(self._clock.now(), RUNNING)
 
-    def gather(self, reason: str) -> Evidence:
-        """Stacks and facts from all nodes of the step."""
+    def gather(self, reason: str) -> tuple[Observation, ...]:
+        """Stacks and facts from all nodes of the step; before them the frames of all, where there are any."""
         began = self._clock.now()
         try:
             self._parts = self._parts or self._client.step_parts(self._step)
@@ -154,10 +157,13 @@ class StepSenses:
             log.warning("the step's nodes are not known, so only this one is looked at: %s", error)
         parts = self._parts or (StepPart(None, (self._node,)),)
         deadline = min(GATHER_S, max(10.0, self._settings.confirm / 2))
-        nodes = fanout.gather(self._step, parts, deadline, client=self._client)
+        nodes = fanout.gather(self._step, parts, deadline, wish=fanout.Wish(frames=True), client=self._client)
         answered = sum(node.answered for node in nodes)
         log.info("evidence from %d of %d nodes in %.1f s", answered, len(nodes), self._clock.now() - began)
-        return Evidence(self._clock.now(), self._clock.wall(), reason, nodes)
+        frames = self._frame_poll(tuple(image for node in nodes for image in node.frames))
+        nodes = tuple(replace(node, frames=()) for node in nodes)
+        evidence = Evidence(self._clock.now(), self._clock.wall(), reason, nodes)
+        return (evidence,) if frames is None else (frames, evidence)
 
     def pause_after(self, suspicious: bool) -> float:
         """Seconds until the next poll."""
@@ -166,12 +172,24 @@ class StepSenses:
 
     def finish(self) -> None:
         """Remove what the probe left in memory on this node; its processes are gone."""
-        if self._frames is not None and self._frames.parent == Path("/dev/shm") and not self._frames.is_symlink():  # noqa: S108
-            shutil.rmtree(self._frames, ignore_errors=True)
+        ours = re.compile(rf"ncclmon-{os.getuid()}-(.*-)?{re.escape(str(self._step))}")
+        for folder in map(Path, self._folders):
+            if folder.parent == MEMORY and ours.fullmatch(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fixed_address(settings: Settings) -> Address | None:
     return None if settings.ras in ("on", "off") else Address.parse(settings.ras)
+
+
+def _is_sound(image: Image) -> bool:
+    """Whether it can be decoded: a node may have another release of the probe."""
+    try:
+        probe_decode.check(image.data)
+    except FrameError as error:
+        _once(f"{image.host}: {image.file}: {error}")
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=1000)

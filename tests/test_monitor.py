@@ -60,9 +60,9 @@ class FakeSenses:
         self.states += 1
         return StepState(self.clock.now(), "running")
 
-    def gather(self, reason: str) -> Evidence:
+    def gather(self, reason: str) -> tuple[Evidence, ...]:
         self.gathered.append(reason)
-        return Evidence(self.clock.now(), self.clock.wall(), reason, ())
+        return (Evidence(self.clock.now(), self.clock.wall(), reason, ()),)
 
     def frames(self) -> None:
         return None
