@@ -31,17 +31,18 @@ from slurm_ncclmon.evidence.stacks import NativeBudget, moved
 from slurm_ncclmon.slurm.step import StepId
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
+JOB = 900_000_000 + os.getpid()  # no other test run on this machine has it
 SLEEPER = "import time\ndef stand():\n    while True: time.sleep(0.1)\nprint(flush=True)\nstand()"
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a Python program as a rank of step 4294.0 on node here, and waits for its first line."""
+    """Starts a Python program as a rank of step JOB.0 on node here, and waits for its first line."""
     children: list[subprocess.Popen[bytes]] = []
 
     def begin(code: str = SLEEPER, **environment: str) -> subprocess.Popen[bytes]:
         rank = {
-            "SLURM_JOB_ID": "4294",
+            "SLURM_JOB_ID": str(JOB),
             "SLURM_STEP_ID": "0",
             "SLURMD_NODENAME": "here",
             "SLURM_PROCID": "0",
@@ -78,7 +79,7 @@ class Kept:
 
 
 def ask(**fields: Any) -> Ask:
-    return Ask(StepId(4294, 0), "here", **{"seconds": 8.0, "gap_s": 0.0, "gpus": False, **fields})
+    return Ask(StepId(JOB, 0), "here", **{"seconds": 8.0, "gap_s": 0.0, "gpus": False, **fields})
 
 
 def test_a_rank_is_found_and_its_stack_taken(start: Start) -> None:
