@@ -10,12 +10,13 @@ from slurm_ncclmon.errors import ReportError
 from slurm_ncclmon.ras import problems as kind
 from slurm_ncclmon.ras.report import Problem
 
-_NO_COMMA = re.compile(r'("nvml_dev": -?[0-9]+)(\s*\n\s*"status")')
+_NO_COMMA = re.compile(r'("nvml_dev": -?[0-9]+)(?=\s+"status")')
 """NCCL 2.28.7 and 2.28.9 forget this comma in `missing_ranks`."""
 COMMAS = (kind.REPAIRED, "commas that NCCL 2.28.7 to 2.28.9 forgets were put in")
 _COMMUNICATOR = re.compile(r'\{\s*"hash"\s*:')
 _HEAD = re.compile(r'"(nccl_version|timestamp)"\s*:\s*"([^"\\]{0,100})"|"(communicators_count)"\s*:\s*([0-9]{1,9})')
 _STATISTICS = re.compile(r'\]\s*,\s*"ras"\s*:\s*')
+_MOST_PROBLEMS = 1000
 _DECODER = json.JSONDecoder()
 
 
@@ -28,7 +29,7 @@ def load(text: str) -> tuple[Any, list[Problem]]:
         return json.loads(text), []
     except (ValueError, RecursionError):
         pass
-    mended = _NO_COMMA.sub(r"\1,\2", text)
+    mended = _NO_COMMA.sub(r"\1,", text)
     if mended != text:
         try:
             return json.loads(mended), [Problem(*COMMAS)]
@@ -47,8 +48,11 @@ def _salvage(text: str) -> tuple[Any, list[Problem]]:
         answer[name or number] = value if name else int(digits)
     if "nccl_version" not in answer:
         raise ReportError(f"not a RAS answer: {text[:60]!r}")
+    end = 0
     for begin in starts:
-        value, _ = _value(text, begin)
+        if begin < end or len(problems) > _MOST_PROBLEMS:
+            continue
+        value, end = _value(text, begin)
         if value is None:
             problems.append(Problem(kind.BAD_ENTRY, f"communicator at byte {begin} is not JSON"))
         else:

@@ -38,19 +38,20 @@ _VERSION = re.compile(r"NCCL version ([0-9][0-9.]*)")
 _TIME = re.compile(r"^Communicators\.\.\. \(([0-9.]+)s\)", re.MULTILINE)
 _TIMEOUTS = re.compile(r"^ +Encountered ([0-9]{1,9}) communication timeout", re.MULTILINE)
 _GROUP = re.compile(
-    r"^ *([0-9]+) +([0-9]+) +([0-9-]+) +([0-9-]+) +([0-9]+) +([0-9]+) +([A-Z]+) +([A-Z,]+) *$", re.MULTILINE
+    r"^ *([0-9]{1,10}) +([0-9]{1,10}) +([0-9-]+) +([0-9-]+) +([0-9]{1,10}) +([0-9]{1,10}) +([A-Z]+) +([A-Z,]+) *$",
+    re.MULTILINE,
 )
-_SECTION = re.compile(r"^#([0-9]+)-[0-9]+ \(([0-9a-f]{1,16})\) ([A-Z,]+)")
+_SECTION = re.compile(r"^#([0-9]{1,10})-[0-9]{1,10} \(([0-9a-f]{1,16})\) ([A-Z,]+)")
 _OPERATION = re.compile(r" +Communicator ranks have different (\w+)(?: operation counts)?")
 _STATEMENT = re.compile(
-    r" +(?:(?P<many>[0-9]+) ranks?|Rank (?P<one>-?[0-9]+)) (?:ha(?:s|ve) )?"
-    r"(?:launched up to operation (?P<count>[0-9]+)|(?P<none>not launched any operations)|status (?P<status>\w+)"
+    r" +(?:(?P<many>[0-9]{1,10}) ranks?|Rank (?P<one>-?[0-9]{1,10})) (?:ha(?:s|ve) )?"
+    r"(?:launched up to operation (?P<count>[0-9]{1,19})|(?P<none>not launched any operations)|status (?P<status>\w+)"
     r"|reported (?P<error>[^-\n]+?))(?: -- (?P<where>.*))?$"
 )
-_LISTED = re.compile(r" +Rank (-?[0-9]+) -- (.*)$")
-_MISSING = re.compile(r" +Missing communicator data from ([0-9]+) ranks?")
-_WHERE = re.compile(r"GPUs? ([0-9]+)(?: \(NVML ([0-9]+)\))? managed by process ([0-9]+) on node (\S+)")
-_PROCESS = re.compile(r" +Process ([0-9]+) on node (\S+) managing GPU")
+_LISTED = re.compile(r" +Rank (-?[0-9]{1,10}) -- (.*)$")
+_MISSING = re.compile(r" +Missing communicator data from ([0-9]{1,10}) ranks?")
+_WHERE = re.compile(r"GPUs? ([0-9]{1,10})(?: \(NVML ([0-9]{1,10})\))? managed by process ([0-9]{1,10}) on node (\S+)")
+_PROCESS = re.compile(r" +Process ([0-9]{1,10}) on node (\S+) managing GPU")
 
 _STATUS = {"FINALIZE": FINALIZED, "ABORT": ABORTED, "NOCOMM": MISSING}
 _RESULTS = {
@@ -63,6 +64,9 @@ _RESULTS = {
     "NCCL operation in progress": RESULT_IN_PROGRESS,
 }
 _INTERNAL_ERROR = 3
+
+_MOST_RANKS = 1 << 18
+"""A size beyond this was read from somewhere else."""
 
 Topic = str
 Value = tuple[str, int]
@@ -97,7 +101,7 @@ class _Comm:
 
     def member(self, rank: int, where: str | None) -> None:
         """Note a rank that is named, and its process where that is told."""
-        if not 0 <= rank < self.size:
+        if not 0 <= rank < self.size <= _MOST_RANKS:
             self.corrupt = True
             return
         member = self.members.setdefault(rank, _Member())
@@ -113,12 +117,14 @@ def report_of(text: str, gpus: Gpus) -> Report:
     if version is None:
         raise ReportError(f"not a RAS answer: {text[:60]!r}")
     problems = [Problem(kind.TEXT_ONLY, "a text answer: counts are told only of communicators whose ranks differ")]
-    sizes = {int(group[0]): int(group[4]) for group in _GROUP.findall(text)}
+    sizes = {int(group[0]): min(int(group[4]), _MOST_RANKS + 1) for group in _GROUP.findall(text)}
     lines = text.splitlines()
     if "Warnings" not in lines:
         problems.append(Problem(kind.TRUNCATED, f"the answer breaks off after {len(text)} bytes"))
     comms = _comms(lines, sizes)
     _mark_dead(lines, comms)
+    for comm in comms:
+        comm.corrupt |= comm.size > _MOST_RANKS
     sound = [comm for comm in comms if not comm.corrupt and comm.size > 0 and _conclude(comm, problems)]
     if any(comm.corrupt for comm in comms):
         text_ = f"NCCL {version.group(1)} printed ranks that cannot be: it read past its own data (fixed in 2.29.2)"

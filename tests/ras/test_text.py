@@ -122,6 +122,24 @@ def test_impossible_rank_is_corrupt() -> None:
     assert not report.comms
 
 
+@pytest.mark.parametrize("size", [10**6, 10**9, 10**30])
+def test_impossible_size_is_corrupt(size: int) -> None:
+    report = text(
+        "  Communicator ranks have different AllReduce operation counts\n  3 ranks have launched up to operation 3",
+        size=size,
+    )
+    assert not report.comms
+
+
+@pytest.mark.parametrize("digits", [19, 25, 5000])
+def test_impossible_count(digits: int) -> None:
+    report = text(
+        "  Communicator ranks have different AllReduce operation counts\n  3 ranks have launched up to operation 3\n"
+        f"  Rank 0 has launched up to operation {'9' * digits} -- {ON_NODE}"
+    )
+    assert_sound(report)
+
+
 def test_communicators_under_construction() -> None:
     report = decode("init_half-2.28.9.txt")
     assert kind.EMPTY_COMMUNICATOR in kinds(report)
