@@ -69,7 +69,8 @@ def measure(cluster: Cluster, ranks: int, times: int) -> None:
         loop, raw = timed(lambda: cluster.run(["bash", "-c", script], timeout_s=120), times)
         print(
             f"{ranks:>3} ranks on 4 nodes: ncclmon stacks {ours:.2f} s ({twice:.2f} s with two looks), "
-            f"{len(merged.splitlines())} lines; shell loop {loop:.2f} s, {len(raw.splitlines())} lines; {ours / 4:.2f} s and {loop / 4:.2f} s a node"
+            f"{len(merged.splitlines())} lines; shell loop {loop:.2f} s, {len(raw.splitlines())} lines; "
+            f"{ours / 4:.2f} s and {loop / 4:.2f} s a node"
         )
     finally:
         job.kill()
