@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from slurm_ncclmon.errors import RasError, RasUnsafeError, ReportError
@@ -21,7 +21,7 @@ from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.merge import merge
 from slurm_ncclmon.ras.report import MISSING, Problem, Report
 from slurm_ncclmon.ras.safety import Circumstances
-from slurm_ncclmon.ras.version import Version, loaded_version
+from slurm_ncclmon.ras.version import Version, is_running, loaded_version
 
 MOST_QUESTIONS = 6
 """To one address in one poll, if its answers are not ours or leave processes out."""
@@ -76,9 +76,13 @@ def ask_directly(address: Address, text: bool) -> Answer:
 class Mesh:
     """Asks for one step; remembers between polls what is in vain and what must not be done any more."""
 
-    def __init__(self, ask: Ask = ask_directly, version_of: Callable[[int], Version | None] = loaded_version) -> None:
-        self._ask = ask
-        self._version_of = version_of
+    def __init__(
+        self,
+        ask: Ask = ask_directly,
+        version_of: Callable[[int], Version | None] = loaded_version,
+        runs: Callable[[int], bool] = is_running,
+    ) -> None:
+        self._ask, self._version_of, self._runs = ask, version_of, runs
         self._decoder = Decoder()
         self._version: Version | None = None
         self._needs_text = False
@@ -108,7 +112,7 @@ class Mesh:
             if question and (not wanted - look.covered if look.reports else not look.foreign[address]):
                 return
             try:
-                answer = self._question(address, processes, local.circumstances)
+                answer = self._question(address, processes, local)
             except _ForeignError:
                 look.foreign[address] += 1
                 continue
@@ -123,7 +127,7 @@ class Mesh:
                 look.troubles.append(f"{address}: {error}")
                 return
 
-    def _question(self, address: Address, processes: list[Process], circumstances: Circumstances) -> Answer:
+    def _question(self, address: Address, processes: list[Process], local: Local) -> Answer:
         """One answer, as text where there is nothing else and it cannot do harm. Raises RasError."""
         if not self._needs_text:
             try:
@@ -133,6 +137,9 @@ class Mesh:
                 if self._version is not None and self._version >= safety.FIRST_WITH_JSON:
                     raise _ForeignError(str(error)) from None
                 self._needs_text = True
+        circumstances = local.circumstances
+        if not all(self._runs(process.pid) for process in local.processes):
+            circumstances = replace(circumstances, all_present=False)
         refusal = safety.refusal_of_text(self._version, circumstances)
         if refusal is not None:
             raise RasUnsafeError(refusal)

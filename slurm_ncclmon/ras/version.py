@@ -1,4 +1,4 @@
-"""Which NCCL a process has loaded, found without asking it anything."""
+"""What can be told of a process without asking it anything: whether it runs, and which NCCL it has loaded."""
 
 from __future__ import annotations
 
@@ -46,6 +46,15 @@ def loaded_version(pid: int) -> Version | None:
                 if version is not None:
                     return version
     return None
+
+
+def is_running(pid: int) -> bool:
+    """Whether process `pid` is there and neither stopped nor dead."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "TtZXx"
 
 
 def _of_library(path: Path) -> Version | None:

@@ -90,7 +90,7 @@ def notes(poll: Poll) -> set[str]:
 
 
 def look(network: Callable[[Address, bool], Answer], step: Local, n: int = 0, mesh: Mesh | None = None) -> Poll:
-    return (mesh or Mesh(network, lambda pid: Version(2, 27, 5))).poll(n, 1.0, 2.0, step)
+    return (mesh or Mesh(network, lambda pid: Version(2, 27, 5), lambda pid: True)).poll(n, 1.0, 2.0, step)
 
 
 def test_one_question_for_one_mesh() -> None:
@@ -209,7 +209,7 @@ class OldNetwork(Network):
 
 def test_old_release_is_asked_for_text_only_when_nobody_can_be_missing() -> None:
     network = OldNetwork(port=[sample("not_entered-2.27.5.txt")])
-    mesh = Mesh(network, lambda pid: Version(2, 27, 5))
+    mesh = Mesh(network, lambda pid: Version(2, 27, 5), lambda pid: True)
     refused = look(network, local(11, circumstances=Circumstances(age_s=1000.0)), 0, mesh)
     assert refused.report is None
     assert "2.27.5" in str(refused.trouble)
@@ -217,6 +217,13 @@ def test_old_release_is_asked_for_text_only_when_nobody_can_be_missing() -> None
     poll = look(network, local(11), 1, mesh)
     assert poll.report is not None
     assert poll.report.nccl_version == "2.27.5"
+
+
+def test_old_release_is_not_asked_when_a_process_has_just_stopped() -> None:
+    network = OldNetwork(port=[sample("not_entered-2.27.5.txt")])
+    mesh = Mesh(network, lambda pid: Version(2, 27, 5), lambda pid: pid != 12)
+    assert look(network, local(11, 12), 0, mesh).report is None
+    assert all(not text for _, text in network.asked)
 
 
 def test_another_jobs_old_release_is_not_asked_for_text() -> None:
@@ -233,7 +240,7 @@ def test_another_jobs_old_release_is_not_asked_for_text() -> None:
 def test_off_switch(name: str) -> None:
     """After one sign of trouble such a release is not asked any more, not even to find out whether it got better."""
     network = OldNetwork(port=[sample(name)])
-    mesh = Mesh(network, lambda pid: Version(2, 27, 3))
+    mesh = Mesh(network, lambda pid: Version(2, 27, 3), lambda pid: True)
     assert look(network, local(11), 0, mesh).report is not None
     asked = len(network.asked)
     for n in range(1, 20):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 
 import pytest
 
@@ -12,7 +14,7 @@ from slurm_ncclmon.ras.merge import merge
 from slurm_ncclmon.ras.pace import interval
 from slurm_ncclmon.ras.report import Problem
 from slurm_ncclmon.ras.safety import Circumstances, corrupts_text, refusal_of_text
-from slurm_ncclmon.ras.version import Version, _of_library, loaded_version
+from slurm_ncclmon.ras.version import Version, _of_library, is_running, loaded_version
 from tests.lab.ras import library_path
 from tests.ras.live import VERSIONS, available
 from tests.ras.samples import assert_same, assert_sound, sample
@@ -78,6 +80,16 @@ def test_version_of_a_library(version: str) -> None:
 def test_process_without_nccl() -> None:
     assert loaded_version(os.getpid()) is None
     assert loaded_version(2**22 + 1) is None
+
+
+def test_whether_a_process_runs() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert is_running(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert not is_running(process.pid)
+        process.kill()
+    assert not is_running(process.pid)
 
 
 def test_merged_reports() -> None:
