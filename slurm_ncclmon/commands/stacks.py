@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from slurm_ncclmon.commands.arguments import DURATION
-from slurm_ncclmon.errors import EvidenceError
+from slurm_ncclmon.errors import EvidenceError, SlurmError
 from slurm_ncclmon.evidence.fanout import Wish, gather
 from slurm_ncclmon.evidence.merge import merge
 from slurm_ncclmon.evidence.model import NodeReport
+from slurm_ncclmon.evidence.notes import notes
 from slurm_ncclmon.evidence.render import render_text, to_json
 from slurm_ncclmon.evidence.tree import render_tree
 from slurm_ncclmon.slurm.commands import CommandClient
@@ -56,26 +57,17 @@ def command(
     reports = gather(step, parts, within, wish=wish, client=client, on_report=progress.show, flight_folder=flight)
     progress.clear()
     if not any(report.answered for report in reports):
-        raise EvidenceError(f"no node of step {step} answered: {'; '.join(dict.fromkeys(reports[0].problems))}")
+        said = "; ".join(dict.fromkeys(reports[0].problems))
+        raise (SlurmError if "srun: error:" in said else EvidenceError)(f"no node of step {step} answered: {said}")
     merged = merge(reports)
     if as_json:
         click.echo(json.dumps(to_json(merged), indent=1))
     else:
         click.echo(f"step {step}, {time.strftime('%Y-%m-%d %H:%M:%S')}")
         click.echo(render_tree(merged) if as_tree else render_text(merged), nl=False)
-        _notes(reports)
+        for line in notes(reports):
+            click.echo(line)
     return 0
-
-
-def _notes(reports: tuple[NodeReport, ...]) -> None:
-    """What nodes had to say of themselves; equal lines once."""
-    said: dict[str, list[str]] = {}
-    for report in reports:
-        if report.answered:
-            for line in (*report.problems, *report.events):
-                said.setdefault(line, []).append(report.node)
-    for line, nodes in list(said.items())[:20]:
-        click.echo(f"{','.join(nodes[:4])}{', …' if len(nodes) > 4 else ''}: {line}")
 
 
 class _Progress:

@@ -38,15 +38,6 @@ def read_counters(root: Path = SYS) -> dict[str, int]:
     return found
 
 
-def port_states(root: Path = SYS) -> dict[str, str]:
-    """`device/port` -> state of each InfiniBand or RoCE port, such as `4: ACTIVE`."""
-    found = {}
-    for state in sorted((root / "infiniband").glob("*/ports/*/state")):
-        with contextlib.suppress(OSError):
-            found[f"{state.parts[-4]}/{state.parts[-2]}"] = state.read_text(encoding="ascii").strip()
-    return found
-
-
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Counters that rose, by how much; one that was not there before counts from nought."""
     return {name: value - before.get(name, 0) for name, value in after.items() if value > before.get(name, 0)}

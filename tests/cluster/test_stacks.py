@@ -328,6 +328,26 @@ def test_workers_of_an_agent_are_the_ranks(cluster: Cluster) -> None:
         cluster.run(["scancel", "--user=ncclmon"])
 
 
+def test_another_users_job_is_refused(cluster: Cluster) -> None:
+    job = cluster.popen(["srun", "--nodes=1", "--ntasks=1", "sleep", "30"], root=True, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while not (
+            number := cluster.run(
+                ["squeue", "--noheader", "--user=root", "--states=running", "--format=%A"]
+            ).stdout.strip()
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        result = cluster.run([NCCLMON, "stacks", number])
+        assert result.returncode == 4
+        assert "Access/permission denied" in result.stderr
+    finally:
+        job.kill()
+        job.wait(10)
+        cluster.run(["scancel", "--user=root"], root=True)
+
+
 def test_a_job_that_does_not_exist(cluster: Cluster) -> None:
     result = cluster.run([NCCLMON, "stacks", "99999"])
     assert result.returncode == 4

@@ -19,7 +19,7 @@ import pytest
 from slurm_ncclmon.evidence import flight, preflight, pyspy
 from slurm_ncclmon.evidence.assemble import ras_addresses, rates, telling, visible_gpu
 from slurm_ncclmon.evidence.bounded import Later, bounded_map, run_bounded
-from slurm_ncclmon.evidence.counters import changes, port_states, read_counters
+from slurm_ncclmon.evidence.counters import changes, read_counters
 from slurm_ncclmon.evidence.gpu import read_gpus
 from slurm_ncclmon.evidence.host import own_addresses
 from slurm_ncclmon.evidence.kernel_log import pick
@@ -384,7 +384,6 @@ def test_network_counters(tmp_path: Path) -> None:
         port / "counters" / "link_downed": "0\n",
         port / "hw_counters" / "packet_seq_err": "4830\n",
         port / "hw_counters" / "something_new": "5\n",
-        port / "state": "4: ACTIVE\n",
         tmp_path / "net" / "eth0" / "statistics" / "rx_bytes": "12\n",
         tmp_path / "net" / "eth0" / "statistics" / "rx_errors": "0\n",
         tmp_path / "net" / "lo" / "statistics" / "rx_bytes": "12\n",
@@ -398,7 +397,6 @@ def test_network_counters(tmp_path: Path) -> None:
         "mlx5_0/1/packet_seq_err": 4830,
         "eth0/rx_bytes": 12,
     }
-    assert port_states(tmp_path) == {"mlx5_0/1": "4: ACTIVE"}
     assert changes({"mlx5_0/1/symbol_error": 5}, now) == {
         "mlx5_0/1/symbol_error": 2,
         "mlx5_0/1/packet_seq_err": 4830,
