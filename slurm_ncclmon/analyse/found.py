@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_ncclmon.analyse.graph import Numbers
-from slurm_ncclmon.probe.layout import FUNCTIONS, OP_RECV, OP_SEND
+from slurm_ncclmon.probe.layout import FUNCTIONS
 from slurm_ncclmon.probe.standing import Standing
 from slurm_ncclmon.verdict import Edge
 
@@ -33,9 +33,3 @@ def function_of(stand: Standing) -> str:
     """Name of the collective that its members are at."""
     row = int(np.argmax(stand.operation.known))
     return FUNCTIONS[stand.operation.function[row]] if stand.operation.known[row] else "a collective"
-
-
-def is_point_to_point(stand: Standing) -> bool:
-    """Whether some member is in a send or receive."""
-    oldest = stand.frames.oldest
-    return bool((oldest.known & (oldest.flags & (OP_SEND | OP_RECV) != 0)).any())

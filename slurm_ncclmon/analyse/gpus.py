@@ -4,53 +4,56 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_ncclmon.analyse.found import Found, function_of, is_point_to_point
-from slurm_ncclmon.analyse.graph import Numbers, WaitGraph, find_sinks
+from slurm_ncclmon.analyse.device_graph import DeviceGraph, device_graph, missed_in
+from slurm_ncclmon.analyse.found import Found, function_of
+from slurm_ncclmon.analyse.graph import Numbers
 from slurm_ncclmon.analyse.links import find_stop
 from slurm_ncclmon.analyse.names import Names
+from slurm_ncclmon.analyse.point_to_point import unending, unmatched
 from slurm_ncclmon.analyse.wording import comm_phrase, ranks_phrase, verb
 from slurm_ncclmon.detect.history import History
-from slurm_ncclmon.probe.standing import ENQUEUED, ENTERED, NOT_ENTERED, STARTED, Standing
+from slurm_ncclmon.probe.standing import ENQUEUED, ENTERED, STARTED, Standing
 from slurm_ncclmon.verdict import Edge
+
+MOST_ENDS = 8
+"""More processes at which waiting ends than that have a cause that frames do not show either."""
 
 
 def through_the_graph(history: History, stands: list[tuple[int, Standing]], names: Names) -> list[Found]:
-    """The wait-for graph as the GPUs have it: a process waits in a communicator whose kernel it has begun, and is missed in one
-    that others have begun and it has not."""
-    by_comm = {comm: stand for comm, stand in stands if not is_point_to_point(stand)}
-    edges: dict[str, list[int]] = {"wait_process": [], "wait_comm": [], "await_comm": [], "await_process": []}
-    for comm, stand in by_comm.items():
-        begun = np.isin(stand.stage, (STARTED, ENTERED))
-        late = np.isin(stand.stage, (NOT_ENTERED, ENQUEUED))
-        process = history.layout.process[history.layout.start[comm] + stand.frames.rank]
-        if begun.any():
-            edges["wait_process"] += process[begun].tolist()
-            edges["wait_comm"] += [comm] * int(begun.sum())
-            edges["await_process"] += process[late].tolist()
-            edges["await_comm"] += [comm] * int(late.sum())
-    if not edges["wait_comm"]:
+    """Follow the wait-for graph of the GPUs to its ends: ranks that have not begun what others wait in, a collective or transfer
+    that all have begun, or a circle. Nothing where an end is a rank without frames, or where there are too many."""
+    graph = device_graph(history.layout, stands)
+    sinks = graph.sinks()
+    if len(sinks.processes) > MOST_ENDS or graph.unseen & set(sinks.processes.tolist()):
         return []
-    graph = WaitGraph(
-        processes=len(history.layout.processes.gpus),
-        comms=np.unique(edges["wait_comm"]),
-        total_comms=len(history.layout.comms),
-        **{name: np.array(values, np.int64) for name, values in edges.items()},
-    )
-    sinks = find_sinks(graph)
-    found = [_late(comm, stand, history, sinks.processes, names) for comm, stand in by_comm.items()]
-    if any(found):
-        return [one for one in found if one is not None]
-    stopped = [_stopped(int(comm), by_comm[int(comm)], names) for comm in sinks.comms]
-    return [one for one in stopped if one is not None] or [_circle(history, cycle, names) for cycle in sinks.cycles]
+    found = [_missed(graph, vertex, processes, names) for vertex, processes in missed_in(graph, sinks.processes)]
+    if found:
+        return found
+    stopped = [_inside(graph, int(vertex), names) for vertex in sinks.comms[:MOST_ENDS]]
+    inside = [one for one in stopped if one is not None]
+    return inside or [
+        _circle(history, cycle, names) for cycle in sinks.cycles if (cycle[1] < len(history.layout.comms)).any()
+    ]
 
 
-def _late(comm: int, stand: Standing, history: History, ends: Numbers, names: Names) -> Found | None:
+def _missed(graph: DeviceGraph, vertex: int, processes: Numbers, names: Names) -> Found:
+    """Ranks that are in nothing and are missed in a collective or transfer."""
+    pair = graph.pair_of(vertex)
+    if pair is not None:
+        return unmatched(pair, graph, processes, names)
+    return _late(vertex, graph.stands[vertex], graph, processes, names)
+
+
+def _inside(graph: DeviceGraph, vertex: int, names: Names) -> Found | None:
+    """Everybody has begun it, and it does not end."""
+    pair = graph.pair_of(vertex)
+    return unending(pair, names) if pair is not None else _stopped(vertex, graph.stands[vertex], names)
+
+
+def _late(comm: int, stand: Standing, graph: DeviceGraph, ends: Numbers, names: Names) -> Found:
     """Members whose GPU has not begun what others are in, and that are in nothing else."""
-    late = np.isin(stand.stage, (NOT_ENTERED, ENQUEUED))
-    process = history.layout.process[history.layout.start[comm] + stand.frames.rank]
-    rows = np.flatnonzero(late & np.isin(process, ends))
-    if not len(rows):
-        return None
+    own = np.array([graph.process(comm, rank) for rank in stand.frames.rank.tolist()])
+    rows = np.flatnonzero(np.isin(own, ends))
     device = bool((stand.stage[rows] == ENQUEUED).all())
     begun = int(np.isin(stand.stage, (STARTED, ENTERED)).sum())
     what = function_of(stand)
@@ -134,7 +137,7 @@ def _link(edges: tuple[Edge, ...], rank: int) -> str:
 def _circle(history: History, cycle: tuple[Numbers, Numbers], names: Names) -> Found:
     """Communicators whose kernels wait for each other on the GPUs."""
     layout = history.layout
-    processes, comms = cycle
+    processes, comms = cycle[0], cycle[1][cycle[1] < len(layout.comms)]
     rows = np.arange(layout.start[comms[0]], layout.start[comms[0] + 1])
     ranks = layout.rank[rows[np.isin(layout.process[rows], processes)]].astype(np.int64)
     hashes = ", ".join(layout.comms[comm].hash for comm in comms)

@@ -8,7 +8,7 @@ from slurm_ncclmon.analyse.draft import Draft
 from slurm_ncclmon.analyse.found import Found
 from slurm_ncclmon.analyse.gpus import through_the_graph
 from slurm_ncclmon.analyse.names import Names
-from slurm_ncclmon.analyse.point_to_point import point_to_point
+from slurm_ncclmon.analyse.point_to_point import standing_out
 from slurm_ncclmon.analyse.signatures import differing
 from slurm_ncclmon.detect.history import History
 from slurm_ncclmon.durations import format_duration
@@ -46,7 +46,8 @@ class Inside:
             return []
         stands = self._standing(history)
         found = [f for comm, stand in stands if (f := differing(comm, stand, names)) is not None]
-        found = found or through_the_graph(history, stands, names) or point_to_point(stands, names)
+        found = found or through_the_graph(history, stands, names)
+        found = found or [f for comm, stand in stands if (f := standing_out(comm, stand, names)) is not None][:1]
         since = max(self.moved_at, float(history.members.since[history.members.known].max()))
         members = len(history.layout.present)
         return [_draft(history, names, one, now - since, members) for one in found]
