@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.lab.simulate import faults, quiet  # noqa: F401  (they register their cases)
+from tests.lab.simulate import appearances, differing, inside, late, pauses  # noqa: F401  (they register their cases)
 from tests.lab.simulate.job import Job, make
 from tests.lab.simulate.layout import Layout, sample
-from tests.lab.simulate.scene import CASES, Case
+from tests.lab.simulate.scene import CASES as REGISTERED
+from tests.lab.simulate.scene import Case
 from tests.lab.simulate.steps import Style
 
+CASES = {name: REGISTERED[name] for name in sorted(REGISTERED, key=lambda name: (name[0] != "P", int(name[1:])))}
+"""By name, the faults first."""
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 SHARES = (0.18, 0.18, 0.17, 0.14, 0.11, 0.09, 0.06, 0.04, 0.018, 0.012)
 TRIES = 20

@@ -10,12 +10,18 @@ import numpy as np
 
 from tests.lab.simulate.history import Once
 from tests.lab.simulate.job import Job, Window
+from tests.lab.simulate.layout import FROM_NEXT, FROM_PREV, TO_NEXT, TO_PREV
 from tests.lab.simulate.machine import Harm
-from tests.lab.simulate.steps import Program
+from tests.lab.simulate.steps import Item, Program
 from tests.lab.simulate.truth import COUNTS, FRAMES, NODE, Truth
 
 AFTERWARDS_S = 640.0
 """How long a hang is watched: Ray's detector confirms after 600 s."""
+
+
+CHANNELS = (TO_NEXT, FROM_PREV, TO_PREV, FROM_NEXT)
+INSIDE = ("H3", "H2", "None")
+"""What may be said of a hang inside a collective that evidence cannot tell apart."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +188,6 @@ def silent(job: Job, what: str, suspicion: bool = True, after_s: float = 60.0) -
         job.end = job.now + after_s
 
 
-def alike(program: Program) -> tuple[tuple[int, str | None, int], ...]:
-    """What a program's items are, without how long they take."""
-    return tuple(item[:3] for item in program)
+def replaced(program: Program, index: int, item: Item) -> Program:
+    """A program with another item at one place."""
+    return [*program[:index], item, *program[index + 1 :]]
