@@ -18,6 +18,7 @@ void srun_exit(void);
 void stepd_init(spank_t spank, int count, char *arguments[]);
 void stepd_before_tasks(spank_t spank);
 void stepd_in_task(spank_t spank); /* each task's process, as the user */
+void stepd_exit(spank_t spank);
 
 /* slurmd */
 void slurmd_init(int count, char *arguments[]);

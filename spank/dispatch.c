@@ -61,8 +61,10 @@ int slurm_spank_task_init(spank_t spank, int count, char *arguments[])
 
 int slurm_spank_exit(spank_t spank, int count, char *arguments[])
 {
-	(void)spank, (void)count, (void)arguments;
+	(void)count, (void)arguments;
 	if (spank_context() == S_CTX_LOCAL)
 		srun_exit();
+	else if (spank_context() == S_CTX_REMOTE)
+		stepd_exit(spank);
 	return ESPANK_SUCCESS;
 }

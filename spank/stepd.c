@@ -1,6 +1,6 @@
 /* slurmstepd, on each node, before the tasks: what NCCL shall find in their environment. We run with the user's
  * effective rights but inside a root process, so: read three variables, set three, and look at one file. Each task then
- * changes one of them in its own process. */
+ * changes one of them in its own process. After the tasks, what their probes left is removed (sweep.c). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,11 +10,14 @@
 #include "number.h"
 #include "port.h"
 #include "request.h"
+#include "sweep.h"
 
 #define RAS_ADDRESS "NCCL_RAS_ADDR"
+#define MEMORY "/dev/shm"
 
 static struct site site;
 static char step_address[32]; /* of RAS, as we have set it for the whole step; empty if we have not */
+static char probe_folder[64]; /* its name in MEMORY, the same way */
 
 void stepd_init(spank_t spank, int count, char *arguments[])
 {
@@ -75,16 +78,18 @@ static void set_ras_address(spank_t spank, uint32_t job, uint32_t step, const st
 static void set_probe(spank_t spank, uint32_t job, uint32_t step, const struct options *options)
 {
 	const char *wish = options_value(options, KEY_probe);
-	char folder[64];
+	char folder[80], name[64];
 	uid_t uid;
 
 	if (!strcmp(wish, "off") || (!strcmp(wish, "auto") && eaccess(site.probe_plugin, R_OK)))
 		return;
 	if (is_set(spank, "NCCL_PROFILER_PLUGIN") || spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS)
 		return;
-	snprintf(folder, sizeof folder, "/dev/shm/ncclmon-%u-%" PRIu32 ".%" PRIu32, (unsigned)uid, job, step);
+	snprintf(name, sizeof name, "ncclmon-%u-%" PRIu32 ".%" PRIu32, (unsigned)uid, job, step);
+	snprintf(folder, sizeof folder, MEMORY "/%s", name);
 	spank_setenv(spank, "NCCL_PROFILER_PLUGIN", site.probe_plugin, 0);
-	spank_setenv(spank, "NCCLMON_PROBE_DIR", folder, 0);
+	if (spank_setenv(spank, "NCCLMON_PROBE_DIR", folder, 0) == ESPANK_SUCCESS)
+		strcpy(probe_folder, name);
 }
 
 void stepd_before_tasks(spank_t spank)
@@ -92,7 +97,7 @@ void stepd_before_tasks(spank_t spank)
 	struct options options;
 	uint32_t job, step;
 
-	*step_address = '\0';
+	*step_address = *probe_folder = '\0';
 	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || !is_watched(spank, step, &options))
 		return;
 	job = job_of(spank);
@@ -117,4 +122,16 @@ void stepd_in_task(spank_t spank)
 		return;
 	write_address(spank, address, job, step, (uint32_t)task);
 	spank_setenv(spank, RAS_ADDRESS, address, 1);
+}
+
+/* The step's monitor removes them too, but only on the first node, and not if it was killed. */
+void stepd_exit(spank_t spank)
+{
+	struct folder folder = { .parent = MEMORY, .name = probe_folder };
+
+	if (!*probe_folder || spank_get_item(spank, S_JOB_UID, &folder.uid) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_JOB_GID, &folder.gid) != ESPANK_SUCCESS)
+		return;
+	if (!sweep(&folder))
+		whisper("the probes' folder was not removed");
 }

@@ -13,6 +13,7 @@ int main(void)
 	test_command();
 	test_environment();
 	test_stepd();
+	test_sweep();
 	test_launch();
 	if (failures)
 		fprintf(stderr, "%d failed\n", failures);

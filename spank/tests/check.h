@@ -32,6 +32,7 @@ void test_folder(void);
 void test_command(void);
 void test_environment(void);
 void test_stepd(void);
+void test_sweep(void);
 void test_launch(void);
 
 #endif

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -282,6 +284,61 @@ def test_unwatched_steps_find_nothing(place: Place) -> None:
     assert "HANG" not in result.stdout
     output = place.batch("env", WATCH)
     assert "NCCL_RAS_ADDR" not in output, "the batch step is not a step of the user's"
+
+
+# ---- what a step's probes leave in memory
+
+MAKE_FRAMES = "mkdir -p -m 700 $NCCLMON_PROBE_DIR; : > $NCCLMON_PROBE_DIR/$$.frames; echo $NCCLMON_PROBE_DIR;"
+
+
+def probe_folder(output: str) -> Path:
+    return Path(output.split(maxsplit=1)[0])
+
+
+def test_probes_folder_goes_with_the_step(place: Place) -> None:
+    result = place.run("srun", "-N2", "-n4", f"{WATCH}=probe=on", "sh", "-c", MAKE_FRAMES)
+    assert result.returncode == 0
+    assert re.fullmatch(r"/dev/shm/ncclmon-\d+-\d+\.0", str(probe_folder(result.stdout)))
+    wait_until(lambda: not probe_folder(result.stdout).exists(), "the folder is gone")
+
+
+def test_probes_folder_goes_with_a_cancelled_step(place: Place) -> None:
+    with place.popen("srun", f"{WATCH}=probe=on", place.when_watched, "sh", "-c", f"{MAKE_FRAMES} sleep 60") as process:
+        assert process.stdout
+        folder = probe_folder(process.stdout.readline())
+        assert list(folder.glob("*.frames"))
+        place.run("scancel", f"{job_of(place)}.0")
+        process.communicate(timeout=20)
+    wait_until(lambda: not folder.exists(), "the folder is gone")
+
+
+def test_frames_of_processes_that_go_on_stay(place: Place) -> None:
+    """Here both nodes have the same memory, as two components of a heterogeneous job may have."""
+    last = '[ "$SLURM_NODEID" = 1 ] || { sleep 1; ls $NCCLMON_PROBE_DIR; echo $$.frames; }'
+    result = place.run("srun", "-N2", f"{WATCH}=probe=on", "sh", "-c", f"{MAKE_FRAMES} {last}")
+    first, second, left, own = result.stdout.split()
+    assert first == second
+    assert left == own
+    wait_until(lambda: not Path(first).exists(), "the folder is gone")
+
+
+@pytest.mark.parametrize("folder", ["$NCCLMON_PROBE_DIR", "other"])
+def test_what_is_no_probes_file_stays(place: Place, folder: str) -> None:
+    """A user's own file in the folder; a link in the folder's place."""
+    make = f"mkdir -p -m 700 {folder}; [ -e $NCCLMON_PROBE_DIR ] || ln -s $PWD/{folder} $NCCLMON_PROBE_DIR;"
+    files = (
+        "cd -P $NCCLMON_PROBE_DIR; : > notes.txt; [ -L $NCCLMON_PROBE_DIR ] && : > 9.frames; echo $NCCLMON_PROBE_DIR"
+    )
+    result = place.run("srun", f"{WATCH}=probe=on", "sh", "-c", make + files)
+    found = probe_folder(result.stdout)
+    try:
+        assert (result.returncode, result.stderr) == (0, "")
+        time.sleep(0.5)
+        assert (found / "notes.txt").exists()
+        assert (found / "9.frames").exists() == found.is_symlink() == (folder == "other")
+    finally:
+        shutil.rmtree(found.resolve())
+        found.unlink(missing_ok=True)
 
 
 # ---- how it ends
