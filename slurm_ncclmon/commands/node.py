@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import zlib
 
 import click
@@ -40,8 +41,11 @@ def command(
     """Look at this node's processes of STEP and write the report to standard output, in the lines of evidence/wire.py."""
     name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     ask = Ask(StepId.parse(step), name, seconds, gap, native, stacks, gpus, flight, preflight, frames, _site_phases())
+    # Threads that sleep in the kernel for ever must not hold up the end: every message was flushed when it was written.
+    last = threading.Timer(seconds + 1.0, os._exit, [3])
+    last.daemon = True
+    last.start()
     collect(ask, _Output(name))
-    # Threads that sleep in the kernel for ever must not hold up the end; all output is flushed.
     os._exit(0)
 
 

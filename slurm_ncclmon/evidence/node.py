@@ -85,7 +85,7 @@ def collect(ask: Ask, sink: Sink) -> NodeReport:
     report = replace(
         report,
         flight_records=_flight_records(recorders, report.wall_s, min(begun + _FLIGHT_S, deadline), sink),
-        problems=(*problems, *(preflight(known) if ask.preflight or _refused(known) else ())),
+        problems=(*problems, *_permissions(known, ask, deadline)),
     )
     report = _finish(report, known, host.get(deadline - time.monotonic()) or HostFacts(), ask, begun)
     sink.report(report)
@@ -110,6 +110,13 @@ def _flight_records(recorders: Sequence[Recorder], since_s: float, deadline: flo
             if content:
                 sink.flight_record(recorder.rank, content)
     return records
+
+
+def _permissions(known: Mapping[int, Known], ask: Ask, deadline: float) -> tuple[str, ...]:
+    """What keeps stacks from being taken; in a thread, for it reads what may be locked."""
+    if not ask.preflight and not _refused(known):
+        return ()
+    return Later(lambda: preflight(known)).get(min(3.0, deadline - time.monotonic())) or ()
 
 
 def _refused(known: Mapping[int, Known]) -> bool:
