@@ -12,6 +12,7 @@ from slurm_ncclmon.detect.clock import StepTime
 from slurm_ncclmon.detect.history import History
 from slurm_ncclmon.detect.outage import Sight
 from slurm_ncclmon.detect.pauses import Pauses
+from slurm_ncclmon.detect.probe import taken
 from slurm_ncclmon.detect.watchdogs import late
 from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.events import Advised, Event
@@ -43,7 +44,7 @@ class Engine:
         self._advisories: list[Advisory] = []
         self._advised: dict[str, set[CommKey]] = {}
         self._ending = False
-        self._watchdogs_read = False
+        self._environment_read = False
 
     def observe(self, observation: Observation) -> list[Event]:
         """What follows from one observation."""
@@ -107,7 +108,7 @@ class Engine:
         ]
 
     def _take_evidence(self, evidence: Evidence, now: float) -> list[Event]:
-        events = self._read_watchdogs(evidence)
+        events = self._read_environment(evidence)
         if evidence.reason.startswith("start"):
             return events
         self._judge.samples = [*self._judge.samples[-1:], Sample(now, evidence)]
@@ -169,14 +170,19 @@ class Engine:
         said.add(comm)
         return True
 
-    def _read_watchdogs(self, evidence: Evidence) -> list[Event]:
-        """Once, from the first evidence with any process: does the job's own watchdog come before us?"""
+    def _read_environment(self, evidence: Evidence) -> list[Event]:
+        """Once, from the first evidence with any process: does the job's own watchdog come before us, is there a probe?"""
         processes = [process for node in evidence.nodes for process in node.processes]
-        if self._watchdogs_read or not processes:
+        if self._environment_read or not processes:
             return []
-        self._watchdogs_read = True
-        warning = late(processes, self._settings)
-        return self._advise("watchdog_first", warning, evidence.t_s) if warning is not None else []
+        self._environment_read = True
+        found = {"watchdog_first": late(processes, self._settings), "probe_taken": taken(processes, self._settings)}
+        return [
+            event
+            for kind, text in found.items()
+            if text is not None
+            for event in self._advise(kind, text, evidence.t_s)
+        ]
 
     def _advise(self, kind: str, text: str, t_s: float) -> list[Event]:
         advisory = Advisory(kind, text, t_s)
