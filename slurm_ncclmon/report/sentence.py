@@ -14,19 +14,21 @@ _DEEDS = {
     "exited_early": "left before {op}",
     "aborted": "aborted the communicator before {op}",
     "dead": "died; {op} can not complete without it",
-    "missing": "does not answer; {op} can not complete without it",
-    "stopped": "is stopped by a signal and did not enter {op}",
+    "missing": "{does} not answer; {op} can not complete without it",
+    "stopped": "{is_are} stopped by a signal and did not enter {op}",
     "init_stall": "did not finish the initialisation of the communicator",
     "inconsistent_op": "called another operation than the others at {op}",
     "extra_op": "called {op}, which the others did not",
     "wrong_order": "entered communicators in another order than the others",
-    "stalled_group": "is where all waiting ends; what holds it up does not show in counts",
-    "hardware": "has a GPU that failed in {op}",
-    "device_not_started": "launched {op}, but its GPU never started it",
-    "in_collective": "is where {op} stopped moving",
+    "stalled_group": "{is_are} where all waiting ends; what holds it up does not show in counts",
+    "hardware": "{has} a GPU that failed in {op}",
+    "device_not_started": "launched {op}, but {its} GPU never started it",
+    "in_collective": "{is_are} where {op} stopped moving",
     "async_error": "reported an NCCL error in {op}",
     "p2p_unmatched": "did not post the other half of a send or receive",
 }
+_ONE = {"is_are": "is", "has": "has", "its": "its", "does": "does"}
+_SEVERAL = {"is_are": "are", "has": "have", "its": "their", "does": "do"}
 _MANY = 4
 
 
@@ -107,8 +109,19 @@ def headline(verdict: Verdict) -> str:
             f"{_state_word(verdict)}: {operation_text(verdict)} has not moved for {span}, and what is known names no rank"
             f" ({verdict.kind.replace('_', ' ')})"
         )
-    deed = _DEEDS.get(verdict.kind, "is the cause at {op}").format(op=operation_text(verdict))
-    return f"{_state_word(verdict)}: {culprits_text(verdict)} {deed}; {_victims(verdict, span)}"
+    words = _ONE if len(verdict.culprits) == 1 else _SEVERAL
+    deed = _DEEDS.get(verdict.kind, "{is_are} the cause at {op}").format(op=operation_text(verdict), **words)
+    said = _link_text(verdict) or f"{culprits_text(verdict)} {deed}"
+    return f"{_state_word(verdict)}: {said}; {_victims(verdict, span)}"
+
+
+def _link_text(verdict: Verdict) -> str | None:
+    """What is wrong where one link is, both ends of which are known."""
+    ends = {culprit.rank: culprit for culprit in verdict.culprits}
+    if len(verdict.edges) != 1 or not {verdict.edges[0].source, verdict.edges[0].target} <= ends.keys():
+        return None
+    source, target = (_one_culprit(ends[rank]) for rank in (verdict.edges[0].source, verdict.edges[0].target))
+    return f"data from {source} to {target} does not arrive in {operation_text(verdict)}"
 
 
 def _victims(verdict: Verdict, span: str) -> str:

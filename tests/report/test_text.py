@@ -12,6 +12,7 @@ import pytest
 from slurm_ncclmon.report.files import stack_files, verdict_document, write_report
 from slurm_ncclmon.report.sentence import headline, ranks_text
 from slurm_ncclmon.report.text import comment_text, render_report
+from slurm_ncclmon.verdict import Culprit, Edge
 from tests.report.cases import CASES, NOT_ENTERED
 
 GOLDEN = Path(__file__).parent.parent / "data" / "report"
@@ -36,6 +37,22 @@ def test_the_first_line_says_which_rank_where_and_what() -> None:
         "HANG H1: rank 3 on n2 (pid 4003, GPU 1) did not enter AllReduce number 21 of communicator 0x1f0e (world, 8 ranks);"
         " 7 other ranks have waited for 5 min 1 s"
     )
+
+
+def test_several_culprits_and_a_link_read_as_sentences() -> None:
+    ends = tuple(Culprit(rank, rank, f"n{rank // 2 + 1}", 4000 + rank, rank % 2, "an end") for rank in (3, 4))
+    torn = replace(NOT_ENTERED, cls="H3", kind="in_collective", culprits=ends, victims=6)
+    where = "AllReduce number 21 of communicator 0x1f0e (world, 8 ranks)"
+    assert headline(torn) == (
+        f"HANG H3: rank 3 on n2; rank 4 on n3 are where {where} stopped moving; 6 other ranks have waited for 5 min 1 s"
+    )
+    assert headline(replace(torn, edges=(Edge(3, 4, "sent, not arrived"),))) == (
+        f"HANG H3: data from rank 3 on n2 (pid 4003, GPU 1) to rank 4 on n3 (pid 4004, GPU 0) does not arrive in {where};"
+        " 6 other ranks have waited for 5 min 1 s"
+    )
+    stalled = replace(torn, kind="device_not_started", culprits=ends[:1])
+    assert "launched AllReduce number 21" in headline(stalled)
+    assert "but its GPU never started it" in headline(stalled)
 
 
 def test_comment_names_class_culprit_and_report_on_one_short_line() -> None:
