@@ -87,7 +87,7 @@ def _stopped(comm: int, stand: Standing, names: Names) -> Found | None:
     base = {"comm": comm, "operation": what, "round": stand.round, "kind": "in_collective"}
     comm_text = comm_phrase(names.reference(comm))
     unseen = () if whole else (f"No frames of {ranks_phrase(stand.missing.tolist())}: the cause may be there.",)
-    if stop.links and not len(stop.gpus):
+    if stop.links:
         edges = tuple(
             Edge(int(ranks[a]), int(ranks[b]), "sent, and not arrived while the receiver waits for just that")
             for a, b in stop.links

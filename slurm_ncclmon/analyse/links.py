@@ -36,7 +36,8 @@ class Stop:
 def find_stop(frames: Frames, unfinished: NDArray[np.bool_]) -> Stop:
     """Where the collective of the communicator whose members are the rows of `frames` stopped; only links over the network show.
 
-    A rank is at the frontier of a channel where what has arrived waits for its GPU and its GPU has room to send.
+    A rank is at the frontier of a channel where what has arrived waits for its GPU and its GPU has room to send. A rank whose input
+    comes by NVLink or shared memory is not judged, for whether it has any does not show.
     """
     row_of = np.full(int(frames.size.max()) + 1, -1)
     row_of[frames.rank] = np.arange(len(frames))
@@ -55,6 +56,7 @@ def find_stop(frames: Frames, unfinished: NDArray[np.bool_]) -> Stop:
         slot=at_sender == WAIT_SEND_GPU,
     )
     ends = frontier(len(frames) * CHANNELS, per_channel, np.repeat(unfinished, CHANNELS))
+    ends = ends[np.isin(ends, per_channel.target)]
     gpus, count = np.unique(ends // CHANNELS, return_counts=True)
     flying = _in_flight(frames, sender, receiver, channel) | (at_sender == WAIT_SEND_NETWORK)
     torn = torn_links(per_channel, flying & (at_receiver == WAIT_RECV_NETWORK))
