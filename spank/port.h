@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "cluster.h"
+
 /* `task` counts the tasks of one node. Lies in 20000..29972: outside the ports that Linux hands out by itself (32768 and
  * up) and those that Slurm uses. As 9973 is a prime, and 618 = 10 * 61 + 8, and 16 * 618 < 9973, there are no two equal
  * ports among
@@ -15,11 +17,8 @@
 static inline uint32_t ras_port(const char *cluster, uint32_t job, uint32_t step, uint32_t task)
 {
 	const uint32_t base = 20000, count = 9973;
-	uint64_t hash = 2166136261u; /* FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/ */
 
-	for (; *cluster; cluster++)
-		hash = ((hash ^ (unsigned char)*cluster) * 16777619u) & UINT32_MAX;
-	return base + (uint32_t)((hash + (uint64_t)job * 61 + step + (uint64_t)task * 618) % count);
+	return base + (uint32_t)((cluster_hash(cluster) + (uint64_t)job * 61 + step + (uint64_t)task * 618) % count);
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "contexts.h"
 #include "number.h"
 #include "port.h"
@@ -55,11 +56,17 @@ static uint32_t job_of(spank_t spank)
 	return job;
 }
 
+static void read_cluster(spank_t spank, char cluster[256])
+{
+	*cluster = '\0';
+	spank_getenv(spank, "SLURM_CLUSTER_NAME", cluster, 256);
+}
+
 static void write_address(spank_t spank, char address[32], uint32_t job, uint32_t step, uint32_t task)
 {
-	char cluster[256] = "";
+	char cluster[256];
 
-	spank_getenv(spank, "SLURM_CLUSTER_NAME", cluster, sizeof cluster);
+	read_cluster(spank, cluster);
 	snprintf(address, 32, "localhost:%" PRIu32, ras_port(cluster, job, step, task));
 }
 
@@ -78,14 +85,15 @@ static void set_ras_address(spank_t spank, uint32_t job, uint32_t step, const st
 static void set_probe(spank_t spank, uint32_t job, uint32_t step, const struct options *options)
 {
 	const char *wish = options_value(options, KEY_probe);
-	char folder[80], name[64];
+	char folder[80], name[64], cluster[256];
 	uid_t uid;
 
 	if (!strcmp(wish, "off") || (!strcmp(wish, "auto") && eaccess(site.probe_plugin, R_OK)))
 		return;
 	if (is_set(spank, "NCCL_PROFILER_PLUGIN") || spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS)
 		return;
-	snprintf(name, sizeof name, "ncclmon-%u-%" PRIu32 ".%" PRIu32, (unsigned)uid, job, step);
+	read_cluster(spank, cluster);
+	snprintf(name, sizeof name, "ncclmon-%u-%08" PRIx32 "-%" PRIu32 ".%" PRIu32, (unsigned)uid, cluster_hash(cluster), job, step);
 	snprintf(folder, sizeof folder, MEMORY "/%s", name);
 	spank_setenv(spank, "NCCL_PROFILER_PLUGIN", site.probe_plugin, 0);
 	if (spank_setenv(spank, "NCCLMON_PROBE_DIR", folder, 0) == ESPANK_SUCCESS)

@@ -154,7 +154,21 @@ static void expect_probe(const char *option, const char *site, bool expected)
 	before_tasks(site);
 	CHECK(!fake_getenv("NCCL_PROFILER_PLUGIN") == !expected);
 	if (expected)
-		CHECK_TEXT(fake_getenv("NCCLMON_PROBE_DIR"), "/dev/shm/ncclmon-1000-12.3");
+		CHECK_TEXT(fake_getenv("NCCLMON_PROBE_DIR"), "/dev/shm/ncclmon-1000-811c9dc5-12.3");
+}
+
+static void test_clusters_on_one_machine_do_not_share_a_folder(void)
+{
+	char first[80];
+
+	expect_probe("observe", "probe_plugin=/etc/passwd", true);
+	snprintf(first, sizeof first, "%s", fake_getenv("NCCLMON_PROBE_DIR"));
+	fake_reset();
+	fake_setenv(OPTION_ENVIRONMENT, "observe");
+	fake_setenv("SLURM_CLUSTER_NAME", "../other");
+	before_tasks("probe_plugin=/etc/passwd");
+	CHECK(fake_getenv("NCCLMON_PROBE_DIR") && strcmp(fake_getenv("NCCLMON_PROBE_DIR"), first));
+	CHECK(fake_getenv("NCCLMON_PROBE_DIR") && !strstr(fake_getenv("NCCLMON_PROBE_DIR"), ".."));
 }
 
 void test_stepd(void)
@@ -166,6 +180,7 @@ void test_stepd(void)
 	test_leader_gives_the_address();
 	test_each_task_has_a_port_of_its_own();
 	test_tasks_keep_what_is_not_ours();
+	test_clusters_on_one_machine_do_not_share_a_folder();
 	expect_probe("observe", "probe_plugin=/etc/passwd", true);
 	expect_probe("observe", "probe_plugin=/no/such/file", false);
 	expect_probe("observe,probe=on", "probe_plugin=/no/such/file", true);

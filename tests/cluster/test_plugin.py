@@ -274,7 +274,7 @@ def test_users_own_variables_survive(cluster: Cluster, place: Place) -> None:
     result = place.run("srun", f"{WATCH}=probe=on,ras=off", *show)
     plugin, folder = result.stdout.split()
     assert plugin.endswith("/lib/ncclmon/libnccl-profiler-ncclmon.so")
-    assert re.fullmatch(r"/dev/shm/ncclmon-\d+-\d+\.0", folder)
+    assert re.fullmatch(r"/dev/shm/ncclmon-\d+-[0-9a-f]{8}-\d+\.0", folder)
     assert place.run("srun", f"{WATCH}=probe=off,ras=off", *show).stdout == "\n"
 
 
@@ -298,7 +298,7 @@ def probe_folder(output: str) -> Path:
 def test_probes_folder_goes_with_the_step(place: Place) -> None:
     result = place.run("srun", "-N2", "-n4", f"{WATCH}=probe=on", "sh", "-c", MAKE_FRAMES)
     assert result.returncode == 0
-    assert re.fullmatch(r"/dev/shm/ncclmon-\d+-\d+\.0", str(probe_folder(result.stdout)))
+    assert re.fullmatch(r"/dev/shm/ncclmon-\d+-[0-9a-f]{8}-\d+\.0", str(probe_folder(result.stdout)))
     wait_until(lambda: not probe_folder(result.stdout).exists(), "the folder is gone")
 
 
