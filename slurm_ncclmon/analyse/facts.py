@@ -29,6 +29,7 @@ class Facts:
         self._found: dict[int, Fact] = {}
         self._silent: set[str] = set()
         self.exited: frozenset[int] = frozenset()
+        self._nodes: dict[str, str] = {}
         if evidence is None:
             return
         self.exited = frozenset(task for node in evidence.nodes for task in node.exited)
@@ -41,8 +42,22 @@ class Facts:
                 if gpu.host in node.addresses or gpu.host == node.node or gpu.host.startswith(_LOOPBACK):
                     self._found[number] = Fact(node.node, report)
                     break
+        self._nodes = self._nodes_of_hosts(evidence)
         self._addresses = {address for node in evidence.nodes if node.answered for address in node.addresses}
         self._all_answered = all(node.answered for node in evidence.nodes)
+
+    def _nodes_of_hosts(self, evidence: Evidence) -> dict[str, str]:
+        """Node of each of RAS's addresses: as the node itself says, else as the processes tell that are there."""
+        told: dict[str, set[str]] = {}
+        for number, fact in self._found.items():
+            told.setdefault(self._gpus[number].host, set()).add(fact.node)
+        nodes = {host: min(names) for host, names in told.items() if len(names) == 1}
+        return {**nodes, **{address: node.node for node in evidence.nodes for address in node.addresses}}
+
+    def node(self, process: int) -> str:
+        """Its node, also when it is gone; the address that RAS knows it by where no node is known."""
+        fact, host = self._found.get(process), self._gpus[process].host
+        return self._nodes.get(host, host) if fact is None else fact.node
 
     def of(self, process: int) -> Fact | None:
         """What is known of process number `process`."""

@@ -40,8 +40,7 @@ class Names:
 
     def host(self, process: int) -> str:
         """The Slurm node, else the address that RAS knows."""
-        told = self.facts.of(process)
-        return self._layout.processes.gpus[process].host if told is None else told.node
+        return self.facts.node(process)
 
     def culprit(self, row: int, why: str) -> Culprit:
         """The member in `row`, named because of `why`."""
