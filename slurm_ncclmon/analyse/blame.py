@@ -58,7 +58,8 @@ def _confidence(cause: Cause, blame: Blame) -> float:
     """Lower where many stopped at once, or where others might as well be the cause and only their shape speaks against them."""
     if cause.scattered:
         return 0.3
-    return min(blame.confidence, 0.6) if cause.certainty == "shown" and len(cause.demoted) else blame.confidence
+    doubtful = cause.certainty == "shown" and (len(cause.demoted) or (len(blame.rows) > 1 and len(cause.comms) > 1))
+    return min(blame.confidence, 0.6) if doubtful and blame.kind == "not_entered" else blame.confidence
 
 
 def _demoted(stuck: Stuck, cause: Cause, names: Names) -> tuple[str, ...]:

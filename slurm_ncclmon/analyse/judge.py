@@ -10,6 +10,7 @@ from slurm_ncclmon.analyse.blame import draft as draft_of
 from slurm_ncclmon.analyse.causes import Cause, find_causes
 from slurm_ncclmon.analyse.draft import Draft
 from slurm_ncclmon.analyse.facts import Facts
+from slurm_ncclmon.analyse.hardware import with_failed_gpus
 from slurm_ncclmon.analyse.initialising import initialising_drafts
 from slurm_ncclmon.analyse.inside import Inside
 from slurm_ncclmon.analyse.names import Names
@@ -81,8 +82,10 @@ class Judge:
     def _of_cause(self, stuck: Stuck, cause: Cause) -> Draft:
         since = float(stuck.clock_since[cause.own])
         facts, before = self._facts(since)
-        draft = draft_of(stuck, cause, Names(self._history.layout, facts))
-        draft = replace(draft, young=self._young(cause.own))
+        names = Names(self._history.layout, facts)
+        draft = replace(draft_of(stuck, cause, names), young=self._young(cause.own))
+        if draft.kind in ("not_entered", "stalled_group"):
+            draft = with_failed_gpus(draft, names) or draft
         return refined(draft, facts, before, self._settings)
 
     def _symmetric(self, shape: Shape, now: float) -> list[Draft]:

@@ -36,8 +36,8 @@ class Stop:
 def find_stop(frames: Frames, unfinished: NDArray[np.bool_]) -> Stop:
     """Where the collective of the communicator whose members are the rows of `frames` stopped; only links over the network show.
 
-    A rank is at the frontier of a channel where what has arrived waits for its GPU and its GPU has room to send. A rank whose input
-    comes by NVLink or shared memory is not judged, for whether it has any does not show.
+    A rank is at the frontier of a channel where what has arrived waits for its GPU and its GPU has room to send. A rank whose
+    input comes by NVLink or shared memory is not judged, for whether it has any does not show.
     """
     row_of = np.full(int(frames.size.max()) + 1, -1)
     row_of[frames.rank] = np.arange(len(frames))

@@ -7,7 +7,6 @@ silent network counters. Less than two points, and the verdict stays a suspicion
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from slurm_ncclmon.analyse.draft import Draft
 from slurm_ncclmon.analyse.facts import Facts
+from slurm_ncclmon.analyse.hardware import with_failed_gpus
 from slurm_ncclmon.analyse.names import Names
 from slurm_ncclmon.analyse.stacks import busy, place, same_stack, works
 from slurm_ncclmon.analyse.wording import ranks_phrase
@@ -33,7 +33,6 @@ SPINNING_UTILISATION, SPINNING_POWER, WORKING_POWER = 95.0, 0.4, 0.7
 NEEDED = 2
 MOST_LISTED = 256
 """Communicators that are listed one by one."""
-_XID_PID = re.compile(r"Xid.*?pid=(\d+)")
 _INSIDE = frozenset({COLLECTIVE, P2P})
 
 
@@ -109,9 +108,9 @@ def _main(history: History, shape: Shape) -> int:
 
 def _weighed(draft: Draft, names: Names, before: Facts, settings: Settings) -> Draft:
     facts = names.facts
-    lost = _lost_gpus(facts)
-    if lost:
-        return _lost_draft(draft, names, lost)
+    failed = with_failed_gpus(draft, names)
+    if failed is not None:
+        return failed
     outliers = _outliers(facts)
     if outliers:
         return _outlier_draft(draft, names, outliers, settings)
@@ -205,42 +204,7 @@ def _nodes_of(facts: Facts) -> list[NodeReport]:
     return [node for node in facts.evidence.nodes if node.answered] if facts.evidence is not None else []
 
 
-# -- one rank's hardware, one rank elsewhere
-
-
-def _lost_gpus(facts: Facts) -> dict[int, str]:
-    """Processes that the kernel's own messages name together with an error of their GPU, and the message."""
-    events = [(node.node, event) for node in _nodes_of(facts) for event in node.events]
-    named = [
-        (node, event, int(found.group(1))) for node, event in events if (found := _XID_PID.search(event)) is not None
-    ]
-    result: dict[int, str] = {}
-    for process in facts.known() if named else ():
-        fact = facts.of(process)
-        for node, event, pid in named:
-            if fact is not None and fact.node == node and pid in (fact.report.pid, fact.report.ns_pid):
-                result[process] = event
-    return result
-
-
-def _lost_draft(draft: Draft, names: Names, lost: dict[int, str]) -> Draft:
-    """The kernel names the process whose GPU failed."""
-    return replace(
-        draft,
-        kind="hardware",
-        culprits=tuple(
-            names.culprit(names.row_of(process), f"its GPU failed: {event}") for process, event in lost.items()
-        ),
-        processes=frozenset(lost),
-        confidence=0.85,
-        evidence=(
-            *draft.evidence,
-            *(f"Kernel log of {names.host(process)}: {event}" for process, event in lost.items()),
-        ),
-        not_decidable=(),
-        victims=draft.victims - len(lost),
-        confirmable=True,
-    )
+# -- one rank elsewhere
 
 
 def _outliers(facts: Facts) -> list[int]:
