@@ -48,11 +48,14 @@ and to ask less often just then would be to look away from a hang."""
 class StepSenses:
     """The senses of one watch; see monitor.Senses."""
 
-    def __init__(self, step: StepId, node: str, settings: Settings, client: SlurmClient, clock: StepClock) -> None:
+    def __init__(
+        self, step: StepId, node: str, settings: Settings, client: SlurmClient, clock: StepClock, folder: Path
+    ) -> None:
         self._step, self._node = step, node
         self._settings = settings
         self._client = client
         self._clock = clock
+        self._folder = folder
         self._fixed = _fixed_address(settings)
         self._factor = 1.0
         self._mesh = Mesh(self._ask)
@@ -157,7 +160,9 @@ class StepSenses:
             log.warning("the step's nodes are not known, so only this one is looked at: %s", error)
         parts = self._parts or (StepPart(None, (self._node,)),)
         deadline = min(GATHER_S, max(10.0, self._settings.confirm / 2))
-        nodes = fanout.gather(self._step, parts, deadline, wish=fanout.Wish(frames=True), client=self._client)
+        flight = self._folder / "flight" if reason == "confirmation" else None  # a dump costs each rank a second
+        wish = fanout.Wish(frames=True, flight=flight is not None)
+        nodes = fanout.gather(self._step, parts, deadline, wish=wish, client=self._client, flight_folder=flight)
         answered = sum(node.answered for node in nodes)
         log.info("evidence from %d of %d nodes in %.1f s", answered, len(nodes), self._clock.now() - began)
         frames = self._frame_poll(tuple(image for node in nodes for image in node.frames))

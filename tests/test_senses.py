@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from slurm_ncclmon.clock import StepClock
 from slurm_ncclmon.config import Settings
 from slurm_ncclmon.errors import SlurmError
@@ -21,7 +23,7 @@ class NoSlurm:
 
 def senses(**changes: object) -> StepSenses:
     settings = Settings(**{"interval": 2.0, **changes})  # type: ignore[arg-type]
-    return StepSenses(StepId(4294900000, 0), "n1", settings, NoSlurm(), StepClock())  # type: ignore[arg-type]
+    return StepSenses(StepId(4294900000, 0), "n1", settings, NoSlurm(), StepClock(), Path("/nonexistent"))  # type: ignore[arg-type]
 
 
 def test_a_step_without_nccl_is_not_asked_and_asked_again_soon() -> None:

@@ -49,7 +49,7 @@ def command(step: str, options: str, site: Path | None) -> int:
 
 def _watch(step: StepId, node: str, settings: Settings, folder: Path, clock: StepClock) -> int:
     client = CommandClient()
-    senses = StepSenses(step, node, settings, client, clock)
+    senses = StepSenses(step, node, settings, client, clock, folder)
     hands = JobHands(step, settings, folder, client, clock)
     gc.freeze()  # what is imported stays: a poll of a large job need not search it
     code = Monitor(settings, Engine(settings), senses, hands, clock).run()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Callable
 
 from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.evidence.model import NodeReport
+from slurm_ncclmon.evidence.notes import notes
 from slurm_ncclmon.report.sentence import (
     culprit_processes,
     culprits_text,
@@ -52,7 +53,7 @@ def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Seq
     stacks = render_stacks(case.nodes, case.verdicts) if case.nodes else ""
     if stacks:
         lines += ["STACKS", stacks.rstrip(), ""]
-    lines += _section("NOTES", [advisory.text for advisory in case.advisories] + _node_problems(case.nodes))
+    lines += _section("NOTES", [advisory.text for advisory in case.advisories] + notes(case.nodes))
     lines += _footer(case)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -104,10 +105,6 @@ def _clean(case: Case) -> list[str]:
             "",
         ]
     return [f"No hang found in {usable} usable of {case.polls} polls.", ""]
-
-
-def _node_problems(nodes: Iterable[NodeReport]) -> list[str]:
-    return [f"{node.node}: {problem}" for node in nodes for problem in node.problems]
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
