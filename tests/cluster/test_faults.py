@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import time
+import functools
 
 import pytest
 
-from tests.cluster.watching import PATIENCE_S, Watched, start
+from tests.cluster.watching import Watched, assert_replayed, side_by_side, start
 from tests.lab.cluster import Cluster
 from tests.lab.user import User
 
 pytestmark = pytest.mark.cluster
-
-AT_ONCE = 4
-"""Jobs side by side; each has 8 ranks, and this machine two cores."""
 
 HANGS = {
     "not_entered": ("H1", {"not_entered"}),
@@ -23,14 +19,16 @@ HANGS = {
     "killed": ("H3", {"dead"}),
     "stopped": ("H1", {"stopped"}),
     "wrong_op": ("H2", {"inconsistent_op"}),
+    "wrong_size": ("H2", {"inconsistent_op"}),
     "extra_op": ("H2", {"extra_op", "inconsistent_op"}),
     "destroyed": ("H1", {"exited_early"}),
     "aborted": ("H1", {"aborted"}),
+    "device_stall": ("H1", {"device_not_started"}),
     "async_error": ("H3", {"async_error", "aborted"}),
 }
 """Fault -> class and kinds that are right. The culprit is rank 3 on n2 in each."""
-NAMELESS = {"symmetric": "", "wrong_size": "", "wrong_order": "--rank 2,3"}
-"""Faults in which counts and stacks tell that it hangs, and not who is guilty."""
+NAMELESS = {"symmetric": "", "wrong_order": "--rank 2,3"}
+"""Faults in which it shows that it hangs, and not who is guilty."""
 SILENT = {
     "none": "--steps 60",
     "checkpoint": "--steps 60 --pause 3",
@@ -45,22 +43,11 @@ SILENT = {
 def watched(cluster: Cluster) -> dict[str, Watched]:
     """All faults, a few at a time; each job is cancelled as soon as its hang is confirmed."""
     faults = {**dict.fromkeys(HANGS, ""), **NAMELESS, **SILENT}
-    waiting = list(faults)
-    running: dict[str, Watched] = {}
-    done: dict[str, Watched] = {}
-    deadline = time.monotonic() + len(faults) / AT_ONCE * PATIENCE_S
-    while waiting or running:
-        assert time.monotonic() < deadline, f"still running: {sorted(running)}"
-        while waiting and len(running) < AT_ONCE:
-            fault = waiting.pop(0)
-            user = User(cluster, cluster.home / f"fault-{fault}")
-            running[fault] = start(user, fault, train=faults[fault])
-        for fault, job in list(running.items()):
-            if job.incidents("confirmed") or job.is_over():
-                job.cancel()
-                done[fault] = running.pop(fault)
-        time.sleep(0.5)
-    return done
+
+    def submit(fault: str) -> Watched:
+        return start(User(cluster, cluster.home / f"fault-{fault}"), fault, train=faults[fault])
+
+    return side_by_side({fault: functools.partial(submit, fault) for fault in faults})
 
 
 @pytest.mark.parametrize("fault", HANGS)
@@ -98,17 +85,7 @@ def test_healthy_job_ends_without_a_confirmed_hang(watched: dict[str, Watched], 
 
 @pytest.mark.parametrize("fault", [*HANGS, *NAMELESS, *SILENT])
 def test_replay_gives_the_live_verdict(watched: dict[str, Watched], fault: str) -> None:
-    job = watched[fault]
-    replayed = json.loads(job.ncclmon("replay", "--json", str(job.folder)).stdout)
-    live = job.document
-    assert replayed["polls"] == live["polls"]
-    assert [_lasting(incident) for incident in replayed["incidents"]] == [_lasting(i) for i in live["incidents"]]
-
-
-def _lasting(incident: dict[str, object]) -> dict[str, object]:
-    return {
-        name: incident[name] for name in ("state", "class", "kind", "communicator", "operation", "culprits", "victims")
-    }
+    assert_replayed(watched[fault])
 
 
 def test_suspicion_comes_before_confirmation_in_the_job_output(watched: dict[str, Watched]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from tests.lab.cluster import PREFIX
 from tests.lab.user import PYTHON, TRAIN, TrainRun, User, wait_until
@@ -13,6 +14,8 @@ from tests.lab.user import PYTHON, TRAIN, TrainRun, User, wait_until
 NCCLMON = str(PREFIX / "venv" / "bin" / "ncclmon")
 QUICK = "confirm=12s,interval=2s"
 PATIENCE_S = 120.0
+AT_ONCE = 4
+"""Jobs side by side; each has 8 ranks, and this machine two cores."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,35 @@ def start(
     watch = (f"--nccl-hang-detect={option}",) if option else ()
     job = user.sbatch(f"srun {PYTHON} {TRAIN} {arguments}\n{after}", *shape, *watch, *sbatch)
     return Watched(user, job)
+
+
+def side_by_side(starts: dict[str, Callable[[], Watched]]) -> dict[str, Watched]:
+    """All jobs, a few at a time; each is cancelled as soon as its hang is confirmed."""
+    waiting = list(starts)
+    running: dict[str, Watched] = {}
+    done: dict[str, Watched] = {}
+    deadline = time.monotonic() + len(starts) / AT_ONCE * PATIENCE_S
+    while waiting or running:
+        assert time.monotonic() < deadline, f"still running: {sorted(running)}"
+        while waiting and len(running) < AT_ONCE:
+            name = waiting.pop(0)
+            running[name] = starts[name]()
+        for name, job in list(running.items()):
+            if job.incidents("confirmed") or job.is_over():
+                job.cancel()
+                done[name] = running.pop(name)
+        time.sleep(0.5)
+    return done
+
+
+def assert_replayed(job: Watched) -> None:
+    """Replay of the job's recording gives the verdicts that were given live."""
+    replayed = json.loads(job.ncclmon("replay", "--json", str(job.folder)).stdout)
+    live = job.document
+    assert replayed["polls"] == live["polls"]
+    assert [_lasting(incident) for incident in replayed["incidents"]] == [_lasting(i) for i in live["incidents"]]
+
+
+def _lasting(incident: dict[str, object]) -> dict[str, object]:
+    names = ("state", "class", "kind", "communicator", "operation", "culprits", "edges", "victims")
+    return {name: incident[name] for name in names}
