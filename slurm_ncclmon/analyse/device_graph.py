@@ -34,6 +34,8 @@ class DeviceGraph:
     """Processes without any frame: whatever ends there is not known."""
     _wait: list[tuple[int, int]] = field(default_factory=list)
     _miss: list[tuple[int, int]] = field(default_factory=list)
+    _launched: list[tuple[int, int]] = field(default_factory=list)
+    """Of `_miss`, those who have launched it, and whose GPU has not begun it."""
 
     def sinks(self) -> Sinks:
         """Where all waiting ends."""
@@ -66,6 +68,8 @@ class DeviceGraph:
             return
         self._wait += [(self.process(comm, rank), comm) for rank in begun]
         self._miss += [(comm, self.process(comm, rank)) for rank in late]
+        launched = stand.frames.rank[stand.stage == ENQUEUED].tolist()
+        self._launched += [(comm, self.process(comm, rank)) for rank in launched]
         self._miss += [(comm, p) for rank in stand.missing.tolist() if (p := self.process(comm, rank)) in self.unseen]
 
     def add_transfers(self, comm: int, stand: Standing) -> None:
@@ -105,16 +109,18 @@ def device_graph(layout: Layout, stands: list[tuple[int, Standing]]) -> DeviceGr
 
 
 def missed_in(graph: DeviceGraph, processes: Numbers) -> list[tuple[int, Numbers]]:
-    """Of `processes`, who is missed in which communicator (each once, in the one that misses most of them)."""
+    """Of `processes`, who is missed in which communicator: each once, where it has launched what it is missed in (what it has
+    not called comes after that), else in the one that misses most of them."""
     wanted = set(processes.tolist()) - graph.unseen
     result: list[tuple[int, Numbers]] = []
-    per_comm: dict[int, set[int]] = {}
-    for comm, process in graph._miss:
-        if process in wanted:
-            per_comm.setdefault(comm, set()).add(process)
-    for comm, missed in sorted(per_comm.items(), key=lambda item: (-len(item[1]), item[0])):
-        here = missed & wanted
-        if here:
-            result.append((comm, np.array(sorted(here), np.int64)))
-            wanted -= here
+    for pairs in (graph._launched, graph._miss):
+        per_comm: dict[int, set[int]] = {}
+        for comm, process in pairs:
+            if process in wanted:
+                per_comm.setdefault(comm, set()).add(process)
+        for comm, missed in sorted(per_comm.items(), key=lambda item: (-len(item[1]), item[0])):
+            here = missed & wanted
+            if here:
+                result.append((comm, np.array(sorted(here), np.int64)))
+                wanted -= here
     return result
