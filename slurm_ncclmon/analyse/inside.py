@@ -26,6 +26,7 @@ class Inside:
 
     def __init__(self) -> None:
         self._frames: dict[str, Frames] = {}
+        self._taken: dict[str, float] = {}
         self.moved_at = -np.inf
         """Step's time of the last sign of progress in any frame."""
         self.seen_at = -np.inf
@@ -39,22 +40,24 @@ class Inside:
             if old is not None and _moved(old, new):
                 self.moved_at = now
             self._frames[host] = new
+            self._taken[host] = now
 
     def drafts(self, history: History, names: Names, now: float) -> list[Draft]:
         """Causes inside of collectives, for a step in which nothing moves; none where frames do not tell."""
         if not self._frames or now - self.moved_at <= 0:
             return []
-        stands = self._standing(history)
+        since = max(self.moved_at, float(history.members.since[history.members.known].max()))
+        stands = self._standing(history, since)
         found = [f for comm, stand in stands if (f := differing(comm, stand, names)) is not None]
         found = found or through_the_graph(history, stands, names)
         found = found or [f for comm, stand in stands if (f := standing_out(comm, stand, names)) is not None][:1]
-        since = max(self.moved_at, float(history.members.since[history.members.known].max()))
         members = len(history.layout.present)
         return [_draft(history, names, one, now - since, members) for one in found]
 
-    def _standing(self, history: History) -> list[tuple[int, Standing]]:
-        """Communicators of the history in which some rank has an unfinished operation."""
-        frames = together(self._frames.values())
+    def _standing(self, history: History, since: float) -> list[tuple[int, Standing]]:
+        """Communicators of the history in which some rank has an unfinished operation, by frames read after `since`: those of
+        most nodes come only when evidence is gathered, and may tell of an earlier stall."""
+        frames = together(frames for host, frames in self._frames.items() if self._taken[host] >= since)
         frames = frames.take(~frames.finalised)
         numbers = {int(key.hash, 16): number for number, key in enumerate(history.layout.comms)}
         busy = [hash_ for hash_ in np.unique(frames.communicator[frames.oldest.known]).tolist() if hash_ in numbers]

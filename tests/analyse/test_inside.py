@@ -101,6 +101,18 @@ def test_frames_that_move_are_progress(probe: Probe) -> None:  # noqa: F811
     assert engine.verdicts() == []
 
 
+def test_frames_of_an_earlier_stall_accuse_nobody(probe: Probe) -> None:  # noqa: F811
+    frames = played(probe, "fault=not_entered", "rank=2", "at=7")
+    hosts = replace(frames, host=np.array(["n1", "n1", "n2", "n2"])[frames.rank])
+    old, new = hosts.take(hosts.rank >= 2), hosts.take(hosts.rank < 2)
+    engine = Engine(Settings(confirm=300.0).scaled())
+    engine.observe(FramePoll(0.0, old))
+    for n in range(60):
+        engine.observe(Poll(n, 15.0 * n, 0.0, report_of(frames, 100 + min(n, 4))))
+        engine.observe(FramePoll(15.0 * n + 1.0, new))
+    assert all(not verdict.culprits for verdict in engine.verdicts())
+
+
 def test_only_some_of_the_ranks_have_frames(probe: Probe) -> None:  # noqa: F811
     frames = played(probe, "fault=link_stop", "rank=1")
     for verdict in judged(frames.take(frames.rank != 2)):
