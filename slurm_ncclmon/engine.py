@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_ncclmon.analyse.draft import Draft
-from slurm_ncclmon.analyse.initialising import building_draft
+from slurm_ncclmon.analyse.initialising import building_draft, silent_draft
 from slurm_ncclmon.analyse.judge import Judge, Judgement, Sample
 from slurm_ncclmon.analyse.ray import RayJudge
 from slurm_ncclmon.config import Settings
@@ -62,6 +62,11 @@ class Engine:
             return self._incidents.follow(self._ray.drafts(observation), observation.t_s, settled=True)
         return self._poll(observation, now)
 
+    @property
+    def suspicious(self) -> bool:
+        """Whether an incident is open and has been spoken of."""
+        return any(incident.open and incident.state != QUIET for incident in self._incidents.all)
+
     def verdicts(self) -> list[Verdict]:
         """All incidents that were spoken of, in the order in which they began."""
         return [incident.verdict() for incident in self._incidents.all if incident.state != QUIET]
@@ -85,10 +90,11 @@ class Engine:
     def _unseen(self, poll: Poll, now: float) -> list[Event]:
         """A poll without a usable answer is neither evidence nor progress; only the blindness itself is worth a word."""
         self._blind.missed(poll, now)
-        building = self._building(now)
-        if building is not None:
-            return self._incidents.follow([*self._open_drafts(), building], poll.t_s, settled=True)
-        events = self._incidents.tick(poll.t_s, self._sight.settled())
+        unseen = self._without_counts(now)
+        if unseen is not None:
+            events = self._incidents.follow([*self._open_drafts(), unseen], poll.t_s, settled=True)
+        else:
+            events = self._incidents.tick(poll.t_s, self._sight.settled())
         limit = self._settings.confirm if self._blind.ever_saw else self._settings.init
         if self._blind.lasting(now, limit) and self._blind.tell():
             text = (
@@ -98,14 +104,18 @@ class Engine:
             events += self._advise("monitor_blind", text, poll.t_s)
         return events
 
-    def _building(self, now: float) -> Draft | None:
-        evidence = self._judge.samples[-1].evidence if self._judge.samples else None
-        return building_draft(self._blind, evidence, now, self._settings.init)
+    def _without_counts(self, now: float) -> Draft | None:
+        """What can be said while no answer is usable: communicators that do not get ready, or what stacks show."""
+        fresh = [
+            s.evidence for s in self._judge.samples if self._blind.since is not None and s.now >= self._blind.since
+        ]
+        evidence = fresh[-1] if fresh else None
+        building = building_draft(self._blind, evidence, now, self._settings.init)
+        return building or silent_draft(self._blind, evidence, now, self._settings.confirm)
 
     def _open_drafts(self) -> list[Draft]:
-        return [
-            incident.draft for incident in self._incidents.all if incident.open and incident.draft.kind != "init_stall"
-        ]
+        """Open incidents by counts stay as they are while nothing is seen."""
+        return [incident.draft for incident in self._incidents.all if incident.open and incident.draft.keys]
 
     def _take_evidence(self, evidence: Evidence, now: float) -> list[Event]:
         events = self._read_environment(evidence)
@@ -115,9 +125,9 @@ class Engine:
         self._incidents.gathering.answer()
         if self._ending or self._time.suspended or self._ray is not None:
             return events
-        building = self._building(now)
-        if building is not None:
-            return events + self._incidents.follow([*self._open_drafts(), building], evidence.t_s, settled=True)
+        unseen = self._without_counts(now)
+        if unseen is not None:
+            return events + self._incidents.follow([*self._open_drafts(), unseen], evidence.t_s, settled=True)
         if self._sight.last is None:
             return events + self._incidents.tick(evidence.t_s, settled=False)
         return events + self._judged(evidence.t_s)

@@ -181,8 +181,17 @@ def test_ras_silent_but_stacks_told() -> None:
     run(engine, job, 0.0, 60.0, each=lambda t_s: job.all_step())
     for n in range(60):
         engine.observe(Poll(n, 75.0 + 15 * n, 0.0, None, "an empty answer"))
+        if n == 30:
+            engine.observe(job.evidence(75.0 + 15 * n + 5, {0: "compile"}))
     assert [advisory.kind for advisory in engine.advisories()] == ["monitor_blind"]
-    assert engine.verdicts() == []
+    (verdict,) = engine.verdicts()
+    assert (verdict.state, verdict.kind, [culprit.global_rank for culprit in verdict.culprits]) == (
+        "suspected",
+        "not_entered",
+        [0],
+    )
+    assert verdict.confidence < 0.5
+    assert engine.suspicious
 
 
 def test_another_collective_on_one_of_four() -> None:

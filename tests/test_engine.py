@@ -299,7 +299,8 @@ def test_a_monitor_that_sees_nothing_says_so_once() -> None:
     said = []
     for n in range(100):
         said += engine.observe(Poll(n, 75.0 + 15 * n, 0.0, None, "connection refused"))
-    assert names(said) == ["Advised"]
+    assert [name for name in names(said) if name != "GatherEvidence"] == ["Advised"]
+    assert 1 <= names(said).count("GatherEvidence") < 10  # stacks are all that is left to see
     assert engine.advisories()[0].kind == "monitor_blind"
     assert "connection refused" in engine.advisories()[0].text
     assert engine.verdicts() == []

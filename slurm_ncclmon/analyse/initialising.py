@@ -72,15 +72,7 @@ def building_draft(blindness: Blindness, evidence: Evidence | None, now: float, 
     told = format_duration(now - since)
     elsewhere, inside = _elsewhere(evidence)
     culprits = tuple(
-        Culprit(
-            rank=None,
-            global_rank=process.rank,
-            host=node,
-            pid=process.ns_pid,
-            cuda_dev=None,
-            why=f"by its stack {LABELS.get(process.phase, process.phase)}, while {inside} ranks set up communicators",
-        )
-        for node, process in elsewhere
+        _outside(node, process, f"while {inside} ranks set up communicators") for node, process in elsewhere
     )
     return Draft(
         kind="init_stall",
@@ -105,6 +97,46 @@ def building_draft(blindness: Blindness, evidence: Evidence | None, now: float, 
     )
 
 
+def silent_draft(blindness: Blindness, evidence: Evidence | None, now: float, at_least: float) -> Draft | None:
+    """A draft when RAS, which had answered, has not for `at_least` seconds: what stacks alone say. Never confirmed."""
+    if not blindness.ever_saw or blindness.since is None or now - blindness.since < at_least:
+        return None
+    elsewhere, inside = _elsewhere(evidence)
+    told = format_duration(now - blindness.since)
+    found = bool(elsewhere) and inside >= 1
+    return Draft(
+        kind="not_entered" if found else "symmetric",
+        comm=None,
+        operation=None,
+        round=None,
+        culprits=tuple(_outside(node, process, f"while {inside} ranks wait for others") for node, process in elsewhere)
+        if found
+        else (),
+        confidence=0.4 if found else 0.1,
+        frozen_s=now - blindness.since,
+        clock_s=now - blindness.since,
+        evidence=(
+            f"NCCL RAS has given no usable answer for {told} ({blindness.trouble}); by their stacks {inside} ranks wait for"
+            " others and"
+            f" {len(elsewhere)} do not.",
+        ),
+        keys=frozenset(),
+        processes=frozenset(),
+        not_decidable=(
+            "Whether anything hangs: without RAS there are no counts, and one look at the stacks is a moment.",
+        ),
+        victims=inside,
+        pause=("silent",),
+        confirmable=False,
+        excused=not found,
+    )
+
+
+def _outside(node: str, process: ProcessReport, rest: str) -> Culprit:
+    label = LABELS.get(process.phase, process.phase)
+    return Culprit(None, process.rank, node, process.ns_pid, None, f"by its stack {label}, {rest}")
+
+
 def _elsewhere(evidence: Evidence | None) -> tuple[list[tuple[str, ProcessReport]], int]:
     """Ranks outside of NCCL's initialisation while most are in it, and how many are in it."""
     if evidence is None:
@@ -112,7 +144,7 @@ def _elsewhere(evidence: Evidence | None) -> tuple[list[tuple[str, ProcessReport
     ranks = [(node.node, process) for node in evidence.nodes for process in node.processes if process.role == "rank"]
     inside = sum(process.phase in WAITING for _, process in ranks)
     outside = [(node, process) for node, process in ranks if process.phase not in WAITING and process.phase != NO_STACK]
-    return (outside, inside) if inside > len(outside) else ([], inside)
+    return (outside, inside) if inside >= len(outside) else ([], inside)
 
 
 def _reached(report: Report) -> str:
