@@ -32,6 +32,7 @@ COMMA_BUG = ("2.28.7", "2.28.9")
 class Answer:
     """One answer: C communicators, M members in all."""
 
+    time: float
     version: str
     wall: float
     collection_s: float
@@ -60,28 +61,35 @@ class Answers:
         self._lag = job.rng.random(job.layout.ranks)
         """When within the collection each rank is read."""
         self._gpus = Gpus()
-        self._gpu = np.array(
-            [self._gpus.number(Gpu(p.address, p.ns_pid, p.cuda_dev, p.nvml_dev)) for p in job.processes]
-        )
+        self._islands = layouts_apart(job)
+        self._numbers: dict[int, NDArray[np.int64]] = {}
         self._slow_stop: set[int] = set()
 
     def at(self, time: float) -> Answer:
         """The answer to a question asked at a time when RAS answers."""
         job = self._job
         comms = [c for c in self._visible if job.born.get(c, job.up) <= time < job.died.get(c, inf)]
+        if self._islands:
+            shown = self._islands[int(job.rng.integers(len(self._islands)))]
+            comms = [c for c in comms if c in shown]
         windows = [w for w in job.windows if w.begin <= time < w.whole]
         comms = [c for c in comms if all(w.comm != c or w.half <= time for w in windows)]
         slot = np.concatenate([self._rows[c] for c in comms]) if comms else np.zeros(0, np.int64)
         collection, timeouts = self._collection(time)
         read = time + (collection * self._lag)[self._rank]
+        began = max((again.time for again in job.restarts if again.time <= time), default=None)
+        counts = job.history.counts(read)
+        if began is not None:
+            counts = counts - job.history.counts(np.full(len(read), began))
         answer = Answer(
+            time,
             job.version,
             job.wall(time),
             collection,
             timeouts,
             comms,
             slot,
-            job.history.counts(read)[slot].astype(np.uint64),
+            counts[slot].astype(np.uint64),
             np.zeros(len(slot), np.int16),
             np.zeros(len(slot), np.int16),
             self._absent(time)[slot],
@@ -142,14 +150,15 @@ class Answers:
         sizes = np.array([len(job.mesh.comms[c].ranks) for c in answer.comms], np.int64)
         comm = np.repeat(np.arange(len(answer.comms)), sizes)
         missing = np.bincount(comm, answer.flags & MISSING != 0, len(sizes)).astype(np.int64)
-        keys = tuple(CommKey(f"0x{job.hashes[c][0]:x}", job.hashes[c][1]) for c in answer.comms)
+        hashes = job.hashes_at(answer.time)
+        keys = tuple(CommKey(f"0x{hashes[c][0]:x}", hashes[c][1]) for c in answer.comms)
         if answer.nameless:
             keys += (CommKey("0x0", "0x0:0x0"),) * answer.nameless
             sizes, missing = (np.concatenate([part, np.zeros(answer.nameless, np.int64)]) for part in (sizes, missing))
         rows = Rows(
             comm,
             self._rank_in_comm(answer),
-            self._gpu[self._rank[answer.slot]],
+            self._gpu_numbers(answer.time)[self._rank[answer.slot]],
             answer.counts,
             answer.init,
             answer.error,
@@ -157,6 +166,14 @@ class Answers:
         )
         head = Head(answer.version, stamp(answer.wall), round(answer.collection_s, 3), answer.timeouts)
         return build(head, Comms(keys, sizes, sizes - missing, missing, sizes), rows, self._gpus)
+
+    def _gpu_numbers(self, time: float) -> NDArray[np.int64]:
+        """(ranks,) number of each rank's process and device."""
+        processes = self._job.processes_at(time)
+        if id(processes) not in self._numbers:
+            known = [self._gpus.number(Gpu(p.address, p.ns_pid, p.cuda_dev, p.nvml_dev)) for p in processes]
+            self._numbers[id(processes)] = np.array(known)
+        return self._numbers[id(processes)]
 
     def _rank_in_comm(self, answer: Answer) -> NDArray[np.int64]:
         return answer.slot - np.asarray(self._job.mesh.base)[self._comm[answer.slot]]
@@ -179,7 +196,7 @@ class Answers:
         ).encode()
 
     def _comm_text(self, answer: Answer, c: int, rows: NDArray[np.int64], number: NDArray[np.int64]) -> str:
-        hash_, secondary = self._job.hashes[c]
+        hash_, secondary = self._job.hashes_at(answer.time)[c]
         absent = answer.flags[rows] & MISSING != 0
         present = ",\n".join(self._rank_text(answer, int(row), int(number[row])) for row in rows[~absent])
         missing = ",\n".join(self._missing_text(answer, int(row), int(number[row])) for row in rows[absent])
@@ -190,7 +207,7 @@ class Answers:
         )
 
     def _who(self, answer: Answer, row: int, number: int) -> str:
-        process = self._job.processes[int(self._rank[answer.slot[row]])]
+        process = self._job.processes_at(answer.time)[int(self._rank[answer.slot[row]])]
         return (
             f'        {{\n          "rank": {number},\n          "host": "{process.address}",\n'
             f'          "pid": {process.ns_pid},\n'
@@ -219,6 +236,13 @@ class Answers:
             f'            "unresponsive": {str(bool(flags & UNRESPONSIVE)).lower()},\n'
             f'            "considered_dead": {str(bool(flags & DEAD)).lower()}\n          }}\n        }}'
         )
+
+
+def layouts_apart(job: Job) -> list[set[int]]:
+    """The communicators of each RAS mesh, where the job has several: a question is answered by any process, for its own mesh."""
+    if job.layout.kind != "islands":
+        return []
+    return [{number} for number, comm in enumerate(job.mesh.comms) if comm.visible]
 
 
 def stamp(wall: float) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_ncclmon.ras.report import DESTROYED, FINALIZED, MISSING, UNRESPONSIVE
 from tests.lab.simulate.answer import Answer
-from tests.lab.simulate.job import Job, Mark, Window
+from tests.lab.simulate.job import Job, Mark, Window, restart
 from tests.lab.simulate.scene import begin, case, pick, silent, some_ranks
 from tests.lab.simulate.steps import ALL_GATHER, ALL_REDUCE
 
@@ -189,3 +189,22 @@ def slow_rank(job: Job) -> None:
     job.pace(job.period * 2)
     begin(job, 800.0)
     silent(job, "slow rank")
+
+
+@case("N31", False)
+def elastic_restart(job: Job) -> None:
+    """An elastic launcher ends all processes and begins anew within the step: other pids, other communicators, counts from zero."""
+    begin(job)
+    begins = job.now
+    job.now += float(job.rng.uniform(20, 120))
+    job.blind.append((begins, job.now, "connection refused"))
+    restart(job, job.now)
+    job.healthy(400.0)
+    silent(job, "elastic restart", suspicion=False)
+
+
+@case("N32", False, kinds=("islands",))
+def islands(job: Job) -> None:
+    """Independent replicas have meshes of their own: every poll shows another one."""
+    begin(job, 900.0)
+    silent(job, "islands", suspicion=False)

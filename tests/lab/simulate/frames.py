@@ -68,7 +68,7 @@ def frames(job: Job, time: float, ranks: range) -> Frames:
 
 
 def _image(job: Job, rank: int, record: NDArray[np.void], time: float) -> Image:
-    process = job.processes[rank]
+    process = job.processes_at(time)[rank]
     header = np.zeros(1, layout.HEADER)
     header["magic"], header["abi"], header["frame_bytes"] = layout.MAGIC, layout.ABI, layout.FRAME.itemsize
     header["pid"], header["task"], header["rank"] = process.ns_pid, rank, rank
@@ -141,7 +141,7 @@ def _fill(
     grouped = len(member.calls) - len(paired)
     record["magic"], record["state"] = layout.MAGIC & 0xFFFFFFFF, layout.FRAME_LIVE
     record["flags"] = layout.FLAG_KERNEL_EVENTS | layout.FLAG_KERNEL_SEEN
-    record["communicator"], record["rank"], record["size"] = job.hashes[member.comm][0], own, len(comm.ranks)
+    record["communicator"], record["rank"], record["size"] = job.hashes_at(time)[member.comm][0], own, len(comm.ranks)
     record["nodes"] = len({job.layout.node(rank) for rank in comm.ranks})
     record["init_ns"] = int(1e9)
     record["enqueued"] = (before + len(member.calls)) | (before + grouped) << 32

@@ -56,6 +56,15 @@ class Window:
     """Ranks that are in the communicator from `half` on."""
 
 
+@dataclass(frozen=True)
+class Restart:
+    """From `time` on other processes run the ranks, in communicators of other names that count from zero."""
+
+    time: float
+    processes: list[Process]
+    hashes: list[tuple[int, str]]
+
+
 @dataclass
 class Job:
     """See the module. All times are seconds of the job's own clock, 0 being the monitor's first poll."""
@@ -90,6 +99,7 @@ class Job:
     """Communicator -> when it came, where that was after `up`."""
     died: dict[int, float] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
     blind: list[tuple[float, float, str]] = field(default_factory=list)
     """Polls in this time fail, saying this."""
     states: list[tuple[float, str]] = field(default_factory=list)
@@ -222,6 +232,14 @@ class Job:
         """The monitor's wall clock."""
         return 1_790_000_000.0 + time + sum(jump for when, jump in self.steps_wall if when <= time)
 
+    def processes_at(self, time: float) -> list[Process]:
+        """Who runs the ranks."""
+        return next((again.processes for again in reversed(self.restarts) if again.time <= time), self.processes)
+
+    def hashes_at(self, time: float) -> list[tuple[int, str]]:
+        """What the communicators are called."""
+        return next((again.hashes for again in reversed(self.restarts) if again.time <= time), self.hashes)
+
     def trace(self) -> Trace:
         """The last special step."""
         return next(piece.trace for piece in reversed(self.history.pieces) if isinstance(piece, Once))
@@ -241,7 +259,7 @@ def make(seed: int, rng: np.random.Generator, layout: Layout, style: Style) -> J
         style,
         rng,
         made,
-        _processes(rng, layout),
+        place(rng, layout),
         speed,
         hashes,
         version=str(rng.choice(VERSIONS)),
@@ -255,13 +273,26 @@ def make(seed: int, rng: np.random.Generator, layout: Layout, style: Style) -> J
     return job
 
 
+def names(rng: np.random.Generator, count: int) -> list[tuple[int, str]]:
+    """Hashes and secondary hashes of communicators."""
+    return [
+        (int(rng.integers(1 << 40, 1 << 63)), f"0x{rng.integers(1 << 62):x}:0x{rng.integers(1 << 62):x}")
+        for _ in range(count)
+    ]
+
+
+def restart(job: Job, time: float) -> None:
+    """All processes end and begin anew (an elastic launcher does that within a step)."""
+    job.restarts.append(Restart(time, place(job.rng, job.layout), names(job.rng, len(job.mesh.comms))))
+
+
 def _tier(rng: np.random.Generator, layout: Layout) -> str:
     """What evidence there is besides counts."""
     drawn = str(rng.choice(TIERS, p=SHARES))
     return "node" if drawn == "frames" and layout.ranks > FRAMES_UP_TO else drawn
 
 
-def _processes(rng: np.random.Generator, layout: Layout) -> list[Process]:
+def place(rng: np.random.Generator, layout: Layout) -> list[Process]:
     """Where the ranks live. In containers every node may count its pids from the same number."""
     contained, hidden = rng.random() < 0.3, rng.random() < 0.3
     made = []

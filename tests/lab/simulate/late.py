@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from slurm_ncclmon.ras.report import ABORTED
-from tests.lab.simulate.job import Job, Mark, Window
+from tests.lab.simulate.job import Job, Mark, Window, restart
 from tests.lab.simulate.machine import Harm
 from tests.lab.simulate.scene import (
     AFTERWARDS_S,
@@ -216,3 +216,43 @@ def debugger(job: Job) -> None:
     rank = pick(job)
     hang(job, {rank: _cut(job, rank, choose(job, job.spots(rank)), "debugger")})
     conclude_not_entered(job, f"rank {rank} is held by a debugger", {rank}, ("stopped", "traced", "not_entered"))
+
+
+@case("P36", True, cls="H1")
+def after_pauses(job: Job) -> None:
+    """A rank is stuck after the job has shown two long checkpoints of rank 0."""
+    begin(job)
+    for _ in range(2):
+        saving = job.pause(float(job.rng.uniform(70, 190)), "checkpoint")
+        barrier: Program = [call("world", ALL_REDUCE), sync("barrier")]
+        job.special({0: [saving, *barrier, *job.programs[0]]}, everyone=lambda program: barrier + program)  # noqa: B023
+        job.healthy(60.0)
+    rank = pick(job)
+    hang(job, {rank: _cut(job, rank, choose(job, job.spots(rank)), str(job.rng.choice(STUCK)))})
+    job.truth.settle_s, job.end = 300.0, job.end + 300.0
+    conclude_not_entered(job, f"rank {rank} never enters its next collective", {rank})
+
+
+@case("P37", True, cls="H1", kinds=("islands",), most=128)
+def on_an_island(job: Job) -> None:
+    """One of several independent replicas hangs; each poll shows any one of them."""
+    begin(job)
+    rank, since = pick(job), job.now
+    changes = {rank: _cut(job, rank, choose(job, job.spots(rank)), str(job.rng.choice(STUCK)))}
+    hang(job, changes, follow=int((AFTERWARDS_S + 60.0) / job.period))
+    job.truth.since_s, job.end = since + job.period, since + AFTERWARDS_S
+    conclude_not_entered(job, f"rank {rank} of a replica never enters its next collective", {rank})
+
+
+@case("P38", True, cls="H1")
+def after_a_restart(job: Job) -> None:
+    """A rank is stuck after an elastic restart."""
+    begin(job)
+    begins = job.now
+    job.now += float(job.rng.uniform(20, 120))
+    job.blind.append((begins, job.now, "connection refused"))
+    restart(job, job.now)
+    job.healthy(float(job.rng.uniform(30, 120)))
+    rank = pick(job)
+    hang(job, {rank: _cut(job, rank, choose(job, job.spots(rank)), str(job.rng.choice(STUCK)))})
+    conclude_not_entered(job, f"rank {rank} never enters its next collective", {rank})

@@ -23,7 +23,7 @@ class Comm:
 
 @dataclass(frozen=True)
 class Layout:
-    """`kind` is ddp, fsdp, hsdp, megatron, moe or rl; its sizes multiply to the number of ranks."""
+    """`kind` is ddp, fsdp, hsdp, islands, megatron, moe or rl; its sizes multiply to the number of ranks."""
 
     kind: str
     ranks: int
@@ -104,7 +104,9 @@ def mesh(layout: Layout) -> Mesh:
     made = Mesh(layout)
     if layout.world:
         made.add("world", list(range(layout.ranks)))
-    {"ddp": _flat, "fsdp": _flat, "hsdp": _hybrid, "megatron": _megatron, "moe": _moe, "rl": _rl}[layout.kind](made)
+    {"ddp": _flat, "fsdp": _flat, "hsdp": _hybrid, "islands": _islands, "megatron": _megatron, "moe": _moe, "rl": _rl}[
+        layout.kind
+    ](made)
     if layout.late:
         made.add("late", list(range(layout.ranks)))
     return made
@@ -125,6 +127,13 @@ def _hybrid(made: Mesh) -> None:
     shard = min(layout.gpus_per_node, layout.ranks // 2)
     _groups(made, "shard", [list(range(first, first + shard)) for first in range(0, layout.ranks, shard)])
     _groups(made, "replicate", [list(range(index, layout.ranks, shard)) for index in range(shard)])
+
+
+def _islands(made: Mesh) -> None:
+    """Independent replicas, which have no communicator in common."""
+    layout = made.layout
+    size = min(layout.gpus_per_node, layout.ranks // 2)
+    _groups(made, "shard", [list(range(first, first + size)) for first in range(0, layout.ranks, size)])
 
 
 def _at(layout: Layout, t: int, d: int, p: int) -> int:
@@ -173,6 +182,8 @@ def sample(rng: np.random.Generator, ranks: int, kinds: tuple[str, ...] = ()) ->
     per_node = GPUS_PER_NODE if ranks > GPUS_PER_NODE else int(rng.choice([4, 8]))
     if kind in ("ddp", "fsdp", "hsdp"):
         return Layout(kind, ranks, gpus_per_node=per_node)
+    if kind == "islands":
+        return Layout(kind, ranks, gpus_per_node=per_node, world=False)
     if kind == "rl":
         return Layout(kind, ranks, tp=int(rng.choice([2, 4] if ranks >= 16 else [2])), gpus_per_node=per_node)
     tp = int(rng.choice([size for size in (1, 2, 4, 8) if size * 4 <= ranks]))

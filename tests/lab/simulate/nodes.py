@@ -54,7 +54,7 @@ def gather(job: Job, time: float, reason: str = "") -> tuple[NodeReport, ...]:
     nodes = []
     for node in range(job.layout.nodes):
         ranks = range(node * job.layout.gpus_per_node, min((node + 1) * job.layout.gpus_per_node, job.layout.ranks))
-        name = job.processes[ranks[0]].node
+        name = job.processes_at(time)[ranks[0]].node
         if node in silent:
             nodes.append(NodeReport(name, False, problems=("it gave no answer in time",)))
         else:
@@ -66,9 +66,9 @@ def _node(job: Job, node: int, ranks: range, time: float) -> NodeReport:
     alive = [rank for rank in ranks if job.gone.get(rank, (inf, ""))[0] > time]
     events = tuple(f"{time - when:.0f} s ago: {text}" for when, text in job.node_events.get(node, ()) if when <= time)
     return NodeReport(
-        node=job.processes[ranks[0]].node,
+        node=job.processes_at(time)[ranks[0]].node,
         answered=True,
-        addresses=(job.processes[ranks[0]].address,),
+        addresses=(job.processes_at(time)[ranks[0]].address,),
         wall_s=job.wall(time),
         seconds=1.5,
         processes=tuple(_process(job, rank, time) for rank in alive),
@@ -79,7 +79,7 @@ def _node(job: Job, node: int, ranks: range, time: float) -> NodeReport:
 
 
 def _process(job: Job, rank: int, time: float) -> ProcessReport:
-    process = job.processes[rank]
+    process = job.processes_at(time)[rank]
     label, operation, stuck = activity(job, rank, time)
     if label == "evaluation" and rank % 2:
         label = "evaluation_gpu"
@@ -130,7 +130,7 @@ def _threads(label: str, operation: int) -> tuple[Thread, ...]:
 
 
 def _gpu(job: Job, rank: int, time: float, alive: bool) -> GpuReport:
-    process: Process = job.processes[rank]
+    process: Process = job.processes_at(time)[rank]
     label, _, _ = activity(job, rank, time)
     replay = any(begin <= time < end for begin, end in job.replaying)
     utilisation, power = (100.0, 118.0) if label in WAITING else (100.0, 560.0)

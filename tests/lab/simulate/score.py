@@ -136,7 +136,7 @@ def rank_of(job: Job, culprit: Culprit) -> int:
     """Global rank of a culprit, by its own word or by where it lives; -1 where nobody lives there."""
     if culprit.global_rank is not None:
         return culprit.global_rank
-    for rank, process in enumerate(job.processes):
+    for rank, process in enumerate(job.processes_at(job.end)):
         if culprit.host in (process.node, process.address) and culprit.pid in (process.ns_pid, process.pid):
             return rank
     return -1

@@ -86,7 +86,7 @@ class Style:
 def step(mesh: Mesh, style: Style, rank: int) -> Program:
     """One step of a rank. Ranks of one pipeline stage (or half) get equal programs."""
     layout = mesh.layout
-    build = {"ddp": _ddp, "fsdp": _fsdp, "hsdp": _hsdp, "rl": _rl}.get(layout.kind, _pipeline)
+    build = {"ddp": _ddp, "fsdp": _fsdp, "hsdp": _hsdp, "islands": _islands, "rl": _rl}.get(layout.kind, _pipeline)
     items = [item for item in build(layout, style, rank) if item[1] is None or mesh.has(item[1])]
     items = [item for item in items if item[1] is None or mesh.slots[item[1]][rank] >= 0]
     return _blocking(items) if style.blocking else items
@@ -125,6 +125,10 @@ def _fsdp(_layout: Layout, style: Style, _rank: int) -> Program:
 def _hsdp(_layout: Layout, style: Style, _rank: int) -> Program:
     items = [*_sharded("shard", style), launch("replicate", ALL_REDUCE), wait("replicate")]
     return [*items, *_world(style), compute(0.2), sync("item")]
+
+
+def _islands(_layout: Layout, style: Style, _rank: int) -> Program:
+    return [*_sharded("shard", style), call("shard", ALL_REDUCE), compute(0.2), sync("item")]
 
 
 def _world(style: Style) -> Program:
