@@ -24,9 +24,10 @@ from slurm_ncclmon.ras.safety import Circumstances
 from slurm_ncclmon.ras.version import Version, is_running, loaded_version
 
 MOST_QUESTIONS = 6
-"""To one address in one poll, if its answers are not ours or leave processes out."""
+"""To one address in one poll, if its answers are not ours. If they leave processes out, two more for each process there: who
+answers is chance, and a mesh of few processes among many is found late."""
 PATIENCE = 10
-"""Polls until processes that no answer covers are asked for again."""
+"""Polls until processes that no answer has ever covered are asked for again."""
 
 Ask = Callable[[Address, bool], Answer]
 
@@ -89,6 +90,8 @@ class Mesh:
         self.off: str | None = None
         """Why this step's RAS is not asked any more."""
         self._in_vain: frozenset[int] = frozenset()
+        self._ever: set[int] = set()
+        """Processes that some answer has covered."""
         self._in_vain_since = 0
 
     def poll(self, n: int, t_s: float, wall_s: float, local: Local) -> Poll:
@@ -107,9 +110,11 @@ class Mesh:
     def _ask_until_covered(self, address: Address, processes: list[Process], local: Local, look: _Look, n: int) -> None:
         wanted = {process.ns_pid for process in processes}
         if n - self._in_vain_since < PATIENCE:
-            wanted -= self._in_vain
-        for question in range(MOST_QUESTIONS):
+            wanted -= self._in_vain - self._ever
+        for question in range(MOST_QUESTIONS + 2 * len(processes)):
             if question and (not wanted - look.covered if look.reports else not look.foreign[address]):
+                return
+            if question >= MOST_QUESTIONS and not look.reports:
                 return
             try:
                 answer = self._question(address, processes, local)
@@ -157,6 +162,7 @@ class Mesh:
         if own and own <= look.covered:
             return  # the same mesh once more
         look.covered |= own
+        self._ever |= own
         look.answers.append(answer.text)
         look.reports.append(report)
 

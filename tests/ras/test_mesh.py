@@ -150,12 +150,24 @@ def test_what_is_not_seen_is_said_and_not_asked_for_each_time() -> None:
     first = look(network, local(11, 12, 13), 0, mesh)
     assert notes(first) == {kind.NOT_SEEN}
     assert "13" in first.notes[0].text
-    assert len(network.asked) == MOST_QUESTIONS
+    at_first = len(network.asked)
+    assert at_first == MOST_QUESTIONS + 2 * 3
     for n in range(1, PATIENCE):
         assert notes(look(network, local(11, 12, 13), n, mesh)) == {kind.NOT_SEEN}
-    assert len(network.asked) == MOST_QUESTIONS + PATIENCE - 1
+    assert len(network.asked) == at_first + PATIENCE - 1
     look(network, local(11, 12, 13), PATIENCE, mesh)
-    assert len(network.asked) == 2 * MOST_QUESTIONS + PATIENCE - 1
+    assert len(network.asked) == 2 * at_first + PATIENCE - 1
+
+
+def test_a_mesh_that_was_seen_is_looked_for_each_time() -> None:
+    """Bad luck in one poll does not leave a mesh out of the next ones."""
+    network = Network(port=[answer_of(11), answer_of(12)])
+    mesh = Mesh(network)
+    look(network, local(11, 12), 0, mesh)
+    network.answers[PORT] = [answer_of(11)]
+    assert notes(look(network, local(11, 12), 1, mesh)) == {kind.NOT_SEEN}
+    network.answers[PORT] = [*[answer_of(11)] * (MOST_QUESTIONS + 3), answer_of(12)]
+    assert notes(look(network, local(11, 12), 2, mesh)) == set()
 
 
 def test_one_port_that_does_not_answer() -> None:
