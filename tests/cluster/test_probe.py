@@ -144,6 +144,7 @@ def test_healthy_job_with_the_probe_is_left_in_peace(watched: dict[str, Watched]
     job = watched["healthy"]
     assert job.user.state(job.job) == "COMPLETED"
     assert job.incidents() == []
+    assert "probe" not in job.report + job.output
     assert set(job.run.steps_done().values()) == {60}
     assert polls_of_frames(job)
 
