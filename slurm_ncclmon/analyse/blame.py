@@ -33,7 +33,7 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
         culprits=tuple(names.culprit(int(row), why) for row, why in zip(blame.rows, blame.whys)),
         confidence=_confidence(cause, blame),
         frozen_s=stuck.frozen_s(cause.own),
-        clock_s=min(stuck.clock_s(cause.own), stuck.now - blame.since),
+        clock_s=min(stuck.clock_s(cause.own), float(stuck.history.comms.seen[cause.own]) - blame.since),
         evidence=(*blame.evidence, *_held_up(cause), *_scattered(cause), *_demoted(stuck, cause, names)),
         keys=frozenset(layout.comms[comm] for comm in cause.comms),
         processes=frozenset(processes.tolist()),

@@ -90,6 +90,7 @@ class Judge:
 
     def _symmetric(self, shape: Shape, now: float) -> list[Draft]:
         since = self._last_launch(now)
+        now = self._all_seen(shape, now)
         if now - since < gate(self._settings):
             return []
         located = self._located(now)
@@ -99,6 +100,14 @@ class Judge:
         names = Names(self._history.layout, facts)
         draft = symmetric_draft(self._history, shape, names, before, now, self._settings, self.inside.moved_at)
         return [] if draft is None else [draft]
+
+    def _all_seen(self, shape: Shape, now: float) -> float:
+        """As of when everything is known: communicators may be shown by turns. What has not been shown for very long is no
+        more."""
+        seen = self._history.comms.seen[
+            (shape.highest > 0) & (self._history.comms.seen >= now - self._settings.phase_limit)
+        ]
+        return float(seen.min()) if len(seen) else now
 
     def _located(self, now: float) -> list[Draft]:
         """What the probe's frames tell where counts do not."""

@@ -55,6 +55,8 @@ class CommColumns:
     """Reports in a row that showed it at zero after it had counted."""
     reports: NDArray[np.int64]
     """Usable reports that told of it."""
+    seen: NDArray[np.float64]
+    """The last of them: nothing is known of it since."""
 
 
 def _columns(rows: int, now: float) -> Columns:
@@ -79,6 +81,7 @@ def _comm_columns(comms: int, now: float) -> CommColumns:
         lowest=np.zeros(comms, np.uint64),
         zeros=np.zeros(comms, np.int64),
         reports=np.zeros(comms, np.int64),
+        seen=np.full(comms, now),
     )
 
 
@@ -92,11 +95,14 @@ class History:
         self.version = 0
         """Grows whenever counts, flags or the layout changed: what was derived from them is then stale."""
         self._last: Report | None = None
+        self._told = 0
 
     def update(self, report: Report, now: float) -> None:
         """Take in a usable report received at the step's time `now`."""
         if self._last is not None and report.counts is self._last.counts and report.flags is self._last.flags:
-            self.comms.reports[: len(report.comms)] += 1
+            told = slice(0, self._told)
+            self.comms.reports[told] += 1
+            self.comms.seen[told] = np.where(self.comms.zeros[told] > 0, self.comms.seen[told], now)
             return
         self._last = report
         report, unclear = whole(report)
@@ -104,7 +110,10 @@ class History:
         informed = self._informed(report, now)
         self._take_counts(report, informed, now)
         self._take_status(report, informed, now)
-        self.comms.reports[: len(report.comms)] += 1
+        self._told = len(report.comms)
+        told = slice(0, self._told)
+        self.comms.reports[told] += 1
+        self.comms.seen[told] = np.where(self.comms.zeros[told] > 0, self.comms.seen[told], now)
 
     def _adopt(self, report: Report, unclear: frozenset[CommKey], now: float) -> None:
         """Bring the columns into the report's order; members keep what was known of them."""
@@ -153,6 +162,7 @@ class History:
             self.comms.lowest[comm] = 0
             self.comms.zeros[comm] = 0
             self.comms.reports[comm] = 0
+            self.comms.seen[comm] = now
 
     def _take_counts(self, report: Report, informed: NDArray[np.bool_], now: float) -> None:
         rows, count = report.members, len(report.comms)

@@ -21,7 +21,7 @@ class Stuck:
     """
 
     now: float
-    """When the last usable report was received: what is known is known as of then."""
+    """When the last usable report was received. What is known of a communicator is as of the last one that told of it."""
     history: History
     shape: Shape
     comms: NDArray[np.int64]
@@ -41,11 +41,11 @@ class Stuck:
 
     def frozen_s(self, comm: int) -> float:
         """Seconds that nothing was launched on `comm`."""
-        return float(self.now - self.frozen_since[comm])
+        return float(self.history.comms.seen[comm] - self.frozen_since[comm])
 
     def clock_s(self, comm: int) -> float:
         """Seconds that it has been stuck."""
-        return float(self.now - self.clock_since[comm])
+        return float(self.history.comms.seen[comm] - self.clock_since[comm])
 
     def launched(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """When the process of each of `rows` last launched anything."""
@@ -76,10 +76,10 @@ def find_stuck(history: History, shape: Shape, steady: Mask, now: float, at_leas
         empty = np.zeros(0, np.int64)
         no = np.zeros(0, np.bool_)
         return Stuck(now, history, shape, empty, shape.waiting, shape.awaited, no, failed, none, none, empty)
-    start = layout.start[:-1]
+    start, seen = layout.start[:-1], history.comms.seen
     frozen_since = np.maximum.reduceat(np.where(members.known, members.since, -np.inf), start)
     uneven = _uneven(shape, failed, steady, start)
-    candidates = np.flatnonzero(uneven & (now - frozen_since >= at_least))
+    candidates = np.flatnonzero(uneven & (seen - frozen_since >= at_least))
     waiting, awaited, split = _with_divergence(history, shape, failed, candidates)
     clock_since = frozen_since.copy()
     stuck = stale = candidates
@@ -89,7 +89,7 @@ def find_stuck(history: History, shape: Shape, steady: Mask, now: float, at_leas
         first = np.cumsum(layout.size[candidates]) - layout.size[candidates]
         latest = np.maximum.reduceat(np.where(waiting[rows], launched, -np.inf), first)
         clock_since[candidates] = np.maximum(frozen_since[candidates], latest)
-        still = now - clock_since[candidates] >= at_least
+        still = seen[candidates] - clock_since[candidates] >= at_least
         stuck, stale = candidates[still & np.isfinite(latest)], candidates[~still]
     return Stuck(now, history, shape, stuck, waiting, awaited, split, failed, frozen_since, clock_since, stale)
 

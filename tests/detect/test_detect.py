@@ -235,3 +235,19 @@ def test_watchdogs_in_the_environment() -> None:
     off = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "120", "TORCH_NCCL_ENABLE_MONITORING": "0"}
     assert [limit.seconds for limit in limits(off)] == [600.0]
     assert limits({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "5"}) == []
+
+
+def test_a_communicator_that_is_not_shown_does_not_stand_still_meanwhile() -> None:
+    """Replicas with meshes of their own are shown by turns: what is known of one is as of its own last report."""
+    history = History()
+    one, other = Job({"a": [0, 1]}), Job({"b": [2, 3]})
+    history.update(one.all_step(100).report(), 0.0)
+    history.update(one.step("a", but=[1]).report(), 10.0)
+    for t_s in range(20, 500, 10):
+        history.update(other.all_step().report(), float(t_s))
+    shape = shape_of(history)
+    no = np.zeros(2, np.bool_)
+    assert find_stuck(history, shape, no, 490.0, 5.0).comms.tolist() == []
+    history.update(one.report(), 500.0)
+    stuck = find_stuck(history, shape_of(history), no, 500.0, 5.0)
+    assert [stuck.frozen_s(int(comm)) for comm in stuck.comms] == [490.0]
