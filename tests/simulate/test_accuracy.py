@@ -24,7 +24,7 @@ def scores() -> dict[str, list[Score]]:
 
 
 def again(one: Score) -> str:
-    return f"python -m tests.lab.simulate {one.case} --seed {one.seed}  # in test_accuracy with at most 64 ranks: {one}"
+    return f"python -m tests.lab.simulate {one.case} --seed {one.seed} --most 64  # {one}"
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.hang])

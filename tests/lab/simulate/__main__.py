@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_ncclmon.recording import Recorder
 from slurm_ncclmon.start import Start, write_start
-from tests.lab.simulate.cases import CASES, build
+from tests.lab.simulate.cases import CASES, SIZES, build
 from tests.lab.simulate.job import TIERS
 from tests.lab.simulate.play import play, settings_of
 from tests.lab.simulate.score import rank_of, score
@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("case", nargs="?", help="drawn from the seed when left out")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int)
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="draw so many ranks at most")
     parser.add_argument("--tier", choices=TIERS, help="what evidence there is besides RAS")
     parser.add_argument("--out", type=Path, help="write a recording for `ncclmon replay` there, and truth.json")
     parser.add_argument("--list", action="store_true", help="name the cases")
@@ -28,7 +29,7 @@ def main() -> None:
         for case in CASES.values():
             print(f"{case.name:5s}{'hang  ' if case.hang else 'silent'}  {case.what}")
         return
-    job = build(asked.seed, asked.case, asked.ranks, asked.tier)
+    job = build(asked.seed, asked.case, asked.ranks, asked.tier, asked.most)
     print(
         json.dumps(
             {
