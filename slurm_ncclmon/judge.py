@@ -13,6 +13,10 @@ from slurm_ncclmon.verdict import Advisory, Verdict
 class Judge(Protocol):
     """See engine.Engine."""
 
+    @property
+    def suspicious(self) -> bool:
+        """Whether anything is being looked into."""
+
     def observe(self, observation: Observation) -> list[Event]:
         """What follows from one more observation."""
 

@@ -77,7 +77,6 @@ class Monitor:
         self._clock = clock
         self._engine = engine
         self._gathering: Future[Sequence[Observation]] | None = None
-        self._open: set[str] = set()
         self._told: set[str] = set()
         self._state_at = -STATE_EVERY_S
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gather")
@@ -100,7 +99,7 @@ class Monitor:
         events = self._begin() + self._take(poll) + self._ask_slurm()
         if self._carry_out(events):
             return True
-        return self._rest(self._senses.pause_after(bool(self._open)))
+        return self._rest(self._senses.pause_after(self._engine.suspicious))
 
     def _begin(self) -> list[Event]:
         """What comes before a poll's own answer: the first look at the ranks, and the probe's frames."""
@@ -146,7 +145,7 @@ class Monitor:
 
     def _ask_slurm(self) -> list[Event]:
         now = self._clock.now()
-        if not self._open or now - self._state_at < min(STATE_EVERY_S, self._settings.confirm / 3):
+        if not self._engine.suspicious or now - self._state_at < min(STATE_EVERY_S, self._settings.confirm / 3):
             return []
         self._state_at = now
         return self._take(self._senses.step_state())
@@ -155,10 +154,7 @@ class Monitor:
         """True when the step was ended."""
         for event in events:
             self._tell(event)
-            if isinstance(event, (Suspected, Reminder)):
-                self._open.add(event.verdict.incident)
-            elif isinstance(event, Recovered):
-                self._open.discard(event.verdict.incident)
+            if isinstance(event, Recovered):
                 self._hands.report(self._engine)
             elif isinstance(event, GatherEvidence):
                 self._start_gathering(event)

@@ -100,7 +100,7 @@ class StepSenses:
         youngest = max(rank.candidate.look.stat.started for rank in ranks) / os.sysconf("SC_CLK_TCK")
         age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - youngest)
         processes = tuple(process for rank in ranks for process in self._processes(rank))
-        return Local(processes, frozenset(own_addresses()), Circumstances(age_s=age_s))
+        return Local(processes, frozenset(own_addresses()), Circumstances(age_s, _all_present(ranks)))
 
     def _processes(self, rank: Known) -> list[Process]:
         look = rank.candidate.look
@@ -181,6 +181,13 @@ class StepSenses:
         for folder in map(Path, self._folders):
             if folder.parent == MEMORY and ours.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _all_present(ranks: tuple[Known, ...]) -> bool:
+    """Whether these are all tasks of the whole step: known only where it has one node."""
+    environment = ranks[0].candidate.memory.environment
+    tasks = {rank.role.task for rank in ranks} - {None}
+    return environment.get("SLURM_STEP_NUM_NODES") == "1" and environment.get("SLURM_STEP_NUM_TASKS") == str(len(tasks))
 
 
 def _fixed_address(settings: Settings) -> Address | None:

@@ -108,11 +108,16 @@ class ScriptedEngine:
         self.script = list(script)
         self.on_evidence = on_evidence
         self.seen: list[Observation] = []
+        self.suspicious = False
 
     def observe(self, observation: Observation) -> list[Event]:
         self.seen.append(observation)
         if isinstance(observation, Poll) and self.script:
-            return list(self.script.pop(0))
+            events = list(self.script.pop(0))
+            for event in events:
+                if isinstance(event, (Suspected, Recovered)):
+                    self.suspicious = isinstance(event, Suspected)
+            return events
         answers = isinstance(observation, Evidence) and observation.reason != "start"
         return list(self.on_evidence) if answers else []
 
