@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 HANGS = {
     "not_entered": ("H1", {"not_entered"}),
     "swallowed": ("H1", {"not_entered"}),
-    "exit": ("H1", {"exited_early"}),
+    "exit": ("H3", {"dead"}),
     "killed": ("H3", {"dead"}),
     "stopped": ("H1", {"stopped"}),
     "wrong_op": ("H2", {"inconsistent_op"}),
