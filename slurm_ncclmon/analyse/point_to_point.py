@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_ncclmon.analyse.device_graph import DeviceGraph, Pair
+from slurm_ncclmon.analyse.device_graph import DeviceGraph, Pair, in_transfer
 from slurm_ncclmon.analyse.found import Found
 from slurm_ncclmon.analyse.frontier import pair_faults
 from slurm_ncclmon.analyse.graph import Numbers
@@ -61,7 +61,10 @@ def unending(pair: Pair, names: Names) -> Found:
 
 
 def standing_out(comm: int, stand: Standing, names: Names) -> Found | None:
-    """All-to-all traffic: a destination, a source or a pair whose waits are far above those of all others."""
+    """All-to-all traffic: a destination, a source or a pair whose waits are far above those of all others. Only where all ranks
+    are seen: of one rank's few waits each stands out."""
+    if len(stand.missing) or not in_transfer(stand).any():
+        return None
     frames = stand.frames
     size = int(frames.size.max())
     ages = np.zeros((size, size))

@@ -113,6 +113,14 @@ def test_frames_of_an_earlier_stall_accuse_nobody(probe: Probe) -> None:  # noqa
     assert all(not verdict.culprits for verdict in engine.verdicts())
 
 
+@pytest.mark.parametrize("seen", [[0], [0, 1], [3], [0, 3]])
+def test_one_nodes_frames_alone_accuse_nobody(probe: Probe, seen: list[int]) -> None:  # noqa: F811
+    frames = played(probe, "fault=gpu_stall", "rank=2", "ranks=4")
+    for verdict in judged(frames.take(np.isin(frames.rank, seen))):
+        assert not verdict.edges
+        assert not verdict.culprits
+
+
 def test_only_some_of_the_ranks_have_frames(probe: Probe) -> None:  # noqa: F811
     frames = played(probe, "fault=link_stop", "rank=1")
     for verdict in judged(frames.take(frames.rank != 2)):
