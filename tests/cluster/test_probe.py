@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,8 @@ def test_device_that_starts_nothing_is_found_though_all_have_launched(
     assert incident["operation"] == operation
     assert f"rank {rank} on {node}" in job.report
     assert "its GPU never started it" in job.report
+    suspicions = [line for line in job.output.splitlines() if "SUSPECTED HANG" in line]
+    assert {int(found) for line in suspicions for found in re.findall(r"rank (\d+) on", line)} <= {rank}
 
 
 def test_another_size_is_found_though_all_have_launched(watched: dict[str, Watched]) -> None:
