@@ -90,8 +90,9 @@ def test_device_that_starts_nothing_is_found_though_all_have_launched(
     assert incident["operation"] == operation
     assert f"rank {rank} on {node}" in job.report
     assert "its GPU never started it" in job.report
-    suspicions = [line for line in job.output.splitlines() if "SUSPECTED HANG" in line]
-    assert {int(found) for line in suspicions for found in re.findall(r"rank (\d+) on", line)} <= {rank}
+    for line in job.output.splitlines():
+        if "SUSPECTED HANG" in line:
+            assert rank in map(int, re.findall(r"rank (\d+) on", line)), "by counts alone its group, by frames it"
 
 
 def test_another_size_is_found_though_all_have_launched(watched: dict[str, Watched]) -> None:
@@ -147,7 +148,7 @@ def test_healthy_job_with_the_probe_is_left_in_peace(watched: dict[str, Watched]
     job = watched["healthy"]
     assert job.user.state(job.job) == "COMPLETED"
     assert job.incidents() == []
-    assert "probe" not in job.report + job.output
+    assert "probe frames" not in " ".join((job.report + job.output).split())
     assert set(job.run.steps_done().values()) == {60}
     assert polls_of_frames(job)
 
