@@ -15,10 +15,11 @@ from slurm_ncclmon.detect.pauses import Pauses
 from slurm_ncclmon.detect.probe import taken
 from slurm_ncclmon.detect.watchdogs import late
 from slurm_ncclmon.durations import format_duration
-from slurm_ncclmon.events import Advised, Event
+from slurm_ncclmon.events import Advised, Event, GatherEvidence
 from slurm_ncclmon.incidents import QUIET, Incidents
 from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
-from slurm_ncclmon.ras.report import CommKey
+from slurm_ncclmon.ras.problems import NOT_SEEN
+from slurm_ncclmon.ras.report import CommKey, Report
 from slurm_ncclmon.verdict import Advisory, Verdict
 
 MOST_ADVISORIES = 5
@@ -44,6 +45,8 @@ class Engine:
         self._advisories: list[Advisory] = []
         self._advised: dict[str, set[CommKey]] = {}
         self._ending = False
+        self._part_unseen_since: float | None = None
+        self._part_told = False
         self._environment_read = False
 
     def observe(self, observation: Observation) -> list[Event]:
@@ -80,12 +83,25 @@ class Engine:
     def _poll(self, poll: Poll, now: float) -> list[Event]:
         if poll.report is None or not poll.report.coherent:
             return self._unseen(poll, now)
-        events = []
+        events = self._unseen_part(poll.report, now, poll.t_s)
         if self._blind.saw():
             events += self._advise("monitor_sees", "NCCL RAS answers again; the watch goes on.", poll.t_s)
         self._sight.saw(now)
         self._history.update(poll.report, now)
         return events + self._judged(poll.t_s)
+
+    def _unseen_part(self, report: Report, now: float, t_s: float) -> list[Event]:
+        """Ranks that no answer tells of, for longer than a start takes: said once, for a hang among them would be missed."""
+        texts = [problem.text for problem in report.problems if problem.kind == NOT_SEEN]
+        if not texts:
+            self._part_unseen_since = None
+            return []
+        if self._part_unseen_since is None:
+            self._part_unseen_since = now
+        if self._part_told or now - self._part_unseen_since < self._settings.suspect:
+            return []
+        self._part_told = True
+        return self._advise("part_unseen", "; ".join(texts), t_s)
 
     def _unseen(self, poll: Poll, now: float) -> list[Event]:
         """A poll without a usable answer is neither evidence nor progress; only the blindness itself is worth a word."""
@@ -171,6 +187,8 @@ class Engine:
                     " that, which counts as level: by counts alone it can not be told from a pause."
                 )
                 events += self._advise("steady_skew", text, t_s)
+                if self._incidents.gathering.ask(t_s):  # stacks may contradict: Judge then takes it for what it is
+                    events.append(GatherEvidence(t_s, "steady_skew", "suspicion"))
         return events
 
     def _new(self, kind: str, comm: CommKey) -> bool:

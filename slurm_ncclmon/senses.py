@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from slurm_ncclmon.ras.client import Address, Answer, Timeouts
 from slurm_ncclmon.ras.mesh import Local, Mesh, Process
 from slurm_ncclmon.ras.safety import Circumstances
 from slurm_ncclmon.slurm.client import RUNNING, SlurmClient, StepPart
+from slurm_ncclmon.slurm.hostlist import expand
 from slurm_ncclmon.slurm.step import StepId
 
 log = logging.getLogger(__name__)
@@ -100,7 +102,14 @@ class StepSenses:
         youngest = max(rank.candidate.look.stat.started for rank in ranks) / os.sysconf("SC_CLK_TCK")
         age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - youngest)
         processes = tuple(process for rank in ranks for process in self._processes(rank))
-        return Local(processes, frozenset(own_addresses()), Circumstances(age_s, _all_present(ranks)))
+        environment = ranks[0].candidate.memory.environment
+        return Local(
+            processes,
+            frozenset(own_addresses()),
+            Circumstances(age_s, _all_present(ranks)),
+            _rank_count(environment),
+            tuple(node for node in expand(environment.get("SLURM_STEP_NODELIST", "")) if node != self._node),
+        )
 
     def _processes(self, rank: Known) -> list[Process]:
         look = rank.candidate.look
@@ -181,6 +190,12 @@ class StepSenses:
         for folder in map(Path, self._folders):
             if folder.parent == MEMORY and ours.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rank_count(environment: Mapping[str, str]) -> int:
+    """Ranks of the whole step, as its launcher tells each of them; 0 where it does not."""
+    counts = (environment.get(name, "") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
+    return next((int(count) for count in counts if count.isdigit()), 0)
 
 
 def _all_present(ranks: tuple[Known, ...]) -> bool:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from slurm_ncclmon.config import Settings, parse_options
 from slurm_ncclmon.engine import Engine
-from slurm_ncclmon.events import Confirmed, GatherEvidence, Recovered, Reminder, Suspected
+from slurm_ncclmon.events import Advised, Confirmed, GatherEvidence, Recovered, Reminder, Suspected
 from slurm_ncclmon.observation import Evidence, Poll, StepState
-from slurm_ncclmon.ras.report import DEAD, DESTROYED, FINALIZED, MISSING, UNRESPONSIVE
+from slurm_ncclmon.ras.problems import NOT_SEEN
+from slurm_ncclmon.ras.report import DEAD, DESTROYED, FINALIZED, MISSING, UNRESPONSIVE, Problem
 from slurm_ncclmon.verdict import Verdict
 from tests.detect.made import Job, names, parallel, run, world
 
@@ -419,3 +420,17 @@ def test_recovered_and_stuck_again_is_a_new_incident() -> None:
         ("recovered", [3]),
         ("confirmed", [1]),
     ]
+
+
+def test_ranks_that_no_answer_tells_of_are_advised_of_once_and_not_at_the_start() -> None:
+    engine, job = Engine(Settings()), Job(world(4))
+    note = Problem(NOT_SEEN, "NCCL RAS tells of 4 of the step's 8 ranks.")
+    advised = []
+    for number in range(10):
+        job.all_step(5)
+        poll = job.poll(15.0 * number)
+        assert poll.report is not None
+        events = engine.observe(replace(poll, report=replace(poll.report, problems=(note,))))
+        advised += [(number, event.advisory.kind) for event in events if isinstance(event, Advised)]
+    assert advised == [(4, "part_unseen")]
+    assert "4 of the step's 8" in engine.advisories()[0].text

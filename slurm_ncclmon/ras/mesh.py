@@ -51,6 +51,10 @@ class Local:
     hosts: frozenset[str] = frozenset()
     """The node's own addresses; loopback is understood."""
     circumstances: Circumstances = field(default_factory=Circumstances)
+    ranks: int = 0
+    """Of the whole step; 0: not known."""
+    other_nodes: tuple[str, ...] = ()
+    """The step's nodes but this one."""
 
 
 class _ForeignError(RasError):
@@ -193,7 +197,23 @@ class Mesh:
             listed = ", ".join(str(pid) for pid in sorted(unseen)[:8]) + (" …" if len(unseen) > 8 else "")
             text = f"process(es) {listed} of this step are in no answer: without communicator, or in a mesh that did not answer"
             notes.append(Problem(kind.NOT_SEEN, text))
+        notes += _elsewhere(look.reports, local)
         return tuple(notes)
+
+
+def _elsewhere(reports: Iterable[Report], local: Local) -> list[Problem]:
+    """Ranks of the step that no answer tells of: they are in meshes of their own, and only this node's are asked."""
+    gpus = {gpu for report in reports for gpu in report.gpus}
+    if not gpus or len(gpus) >= local.ranks or not local.other_nodes:
+        return []
+    only_here = all(gpu.host in local.hosts or gpu.host.startswith("127.") or gpu.host == "::1" for gpu in gpus)
+    nodes = local.other_nodes if only_here else ()
+    where = f" of {', '.join(nodes[:8])}{' …' if len(nodes) > 8 else ''}" if nodes else ""
+    text = (
+        f"NCCL RAS tells of {len(gpus)} of the step's {local.ranks} ranks. The others{where} share no communicator with this"
+        " node's ranks, or have none: a hang among them is not seen by counts (ncclmon stacks shows where they stand)"
+    )
+    return [Problem(kind.NOT_SEEN, text)]
 
 
 def _by_address(processes: Iterable[Process]) -> dict[Address, list[Process]]:

@@ -44,7 +44,6 @@ def test_each_mesh_of_the_first_node_is_seen(user: User, culprit: int) -> None:
     assert "not_seen" not in notes
 
 
-@pytest.mark.xfail(strict=True, reason="the monitor asks the processes of its own node only, and does not say so")
 def test_nodes_that_no_answer_covers_are_named(user: User) -> None:
     job = start_pairs(user, culprit=6, duration=35)
     job.wait_for_end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -269,3 +270,18 @@ def test_json_is_never_switched_off() -> None:
     step = Local((Process(2438, 2438, PORT),), frozenset({"127.0.0.1"}), SAFE)
     look(network, step, 0, mesh)
     assert mesh.off is None
+
+
+def test_ranks_of_other_nodes_that_no_answer_tells_of_are_said_with_their_nodes() -> None:
+    step = replace(local(11, 12), ranks=4, other_nodes=("n2",))
+    poll = look(Network(port=[answer_of(11, 12)]), step)
+    (note,) = poll.notes
+    assert note.kind == kind.NOT_SEEN
+    assert "2 of the step's 4 ranks" in note.text
+    assert "n2" in note.text
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, ("n2",)), (0, ("n2",)), (4, ())])
+def test_nothing_is_said_where_all_are_seen_or_nothing_is_known(ranks: int, nodes: tuple[str, ...]) -> None:
+    step = replace(local(11, 12), ranks=ranks, other_nodes=nodes)
+    assert look(Network(port=[answer_of(11, 12)]), step).notes == ()
