@@ -18,7 +18,7 @@ from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.events import Advised, Event, GatherEvidence
 from slurm_ncclmon.incidents import QUIET, Incidents
 from slurm_ncclmon.observation import Evidence, FramePoll, Observation, Poll, StepState
-from slurm_ncclmon.ras.problems import NOT_SEEN
+from slurm_ncclmon.ras.problems import NOT_SEEN, OTHER_MESHES
 from slurm_ncclmon.ras.report import CommKey, Report
 from slurm_ncclmon.verdict import Advisory, Verdict
 
@@ -92,7 +92,7 @@ class Engine:
 
     def _unseen_part(self, report: Report, now: float, t_s: float) -> list[Event]:
         """Ranks that no answer tells of, for longer than a start takes: said once, for a hang among them would be missed."""
-        texts = [problem.text for problem in report.problems if problem.kind == NOT_SEEN]
+        texts = [problem.text for problem in report.problems if problem.kind in (NOT_SEEN, OTHER_MESHES)]
         if not texts:
             self._part_unseen_since = None
             return []

@@ -143,7 +143,7 @@ def _victims(draft: Draft, facts: Facts) -> list[str]:
     phases = facts.phases(process for process in facts.known() if process not in draft.processes)
     known = [phase for phase in phases.values() if phase != NO_STACK]
     waiting = sum(phase in WAITING for phase in known)
-    return [f"By their stacks {waiting} of {len(known)} other ranks wait for others."] if known else []
+    return [f"By their stacks {waiting} of {len(known)} other ranks wait for others."] if waiting else []
 
 
 def _no_stacks(draft: Draft, facts: Facts) -> list[str]:

@@ -213,7 +213,7 @@ def _elsewhere(reports: Iterable[Report], local: Local) -> list[Problem]:
         f"NCCL RAS tells of {len(gpus)} of the step's {local.ranks} ranks. The others{where} share no communicator with this"
         " node's ranks, or have none: a hang among them is not seen by counts (ncclmon stacks shows where they stand)"
     )
-    return [Problem(kind.NOT_SEEN, text)]
+    return [Problem(kind.OTHER_MESHES, text)]
 
 
 def _by_address(processes: Iterable[Process]) -> dict[Address, list[Process]]:

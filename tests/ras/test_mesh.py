@@ -276,7 +276,7 @@ def test_ranks_of_other_nodes_that_no_answer_tells_of_are_said_with_their_nodes(
     step = replace(local(11, 12), ranks=4, other_nodes=("n2",))
     poll = look(Network(port=[answer_of(11, 12)]), step)
     (note,) = poll.notes
-    assert note.kind == kind.NOT_SEEN
+    assert note.kind == kind.OTHER_MESHES
     assert "2 of the step's 4 ranks" in note.text
     assert "n2" in note.text
 
