@@ -71,8 +71,8 @@ def _late(comm: int, stand: Standing, graph: DeviceGraph, ends: Numbers, names: 
         whys=(why,) * len(rows),
         confidence=0.9,
         evidence=(
-            f"On {comm_phrase(names.reference(comm))} the GPUs of {begun} ranks are in {what} number {stand.round}, and those of"
-            f" {ranks_phrase(ranks.tolist())} {verb(len(ranks), 'is', 'are')} not.",
+            f"On {comm_phrase(names.reference(comm))} the GPUs of {begun} ranks are in {what} number {stand.round}, and"
+            f" {verb(len(ranks), 'that', 'those')} of {ranks_phrase(ranks.tolist())} {verb(len(ranks), 'is', 'are')} not.",
         ),
         operation=what,
         round=stand.round,
@@ -102,8 +102,7 @@ def _stopped(comm: int, stand: Standing, names: Names) -> Found | None:
                 f"In {what} on {comm_text} all GPUs have begun. Data from"
                 f" {', '.join(f'rank {e.source} to {e.target}' for e in edges)}"
                 f" left the sender and did not arrive, seen on {stop.channels}"
-                f" {verb(stop.channels, 'channel', 'channels')}; upstream of it"
-                " buffers are full, downstream they are empty.",
+                f" {verb(stop.channels, 'channel', 'channels')}.",
             ),
             edges=edges,
             not_decidable=("Whether the link itself or the network device of one end is at fault.", *unseen),
