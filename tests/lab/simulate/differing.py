@@ -12,6 +12,7 @@ from tests.lab.simulate.scene import (
     choose,
     conclude_inside,
     conclude_not_entered,
+    final_counts,
     hang,
     pick,
     replaced,
@@ -62,8 +63,12 @@ def _differ(job: Job, what: str, culprits: set[int], role: str, kinds: tuple[str
     truth = job.truth
     _, _, differs = sides(job)
     truth.decidable[COUNTS] = truth.decidable[NODE] = odd == culprits and (differs or "extra_op" in kinds)
+    behind = part[[comm.ranks.index(other) for other in culprits]].sum(axis=1).max() < part.sum(axis=1).max()
     if not truth.decidable[NODE]:
         truth.classes = INSIDE
+    elif behind and not differs:
+        # What it called too many is even by now, and it is behind: exactly what a rank looks like that did not come.
+        truth.classes = ("H2", "H1", "None")
 
 
 def _tie(job: Job, ranks: tuple[int, ...]) -> None:
@@ -178,8 +183,9 @@ def wrong_order(job: Job) -> None:
     )
     truth = job.truth
     truth.also = (frozenset({rank}),)
-    truth.decidable[COUNTS] = truth.decidable[NODE] = truth.visible[COUNTS]
-    if not truth.visible[COUNTS]:
+    own = final_counts(job)[[job.mesh.slots[role][mate] for mate in sorted(mates)]]
+    truth.decidable[COUNTS] = truth.decidable[NODE] = bool((own != own[0]).any())
+    if not truth.decidable[NODE]:
         truth.classes = INSIDE
 
 

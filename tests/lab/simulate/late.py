@@ -192,7 +192,7 @@ def aborts(job: Job) -> None:
     )
 
 
-@case("P33", True, cls="H1", kinds=("ddp", "fsdp", "hsdp"))
+@case("P33", True, cls="H1", kinds=("ddp", "fsdp", "hsdp"), world=True)
 def majority(job: Job) -> None:
     """More than half of the ranks take a branch without the collective that the others enter."""
     begin(job)
@@ -236,7 +236,7 @@ def after_pauses(job: Job) -> None:
 @case("P37", True, cls="H1", kinds=("islands",), most=128)
 def on_an_island(job: Job) -> None:
     """One of several independent replicas hangs; each poll shows any one of them."""
-    begin(job)
+    begin(job, 400.0)
     rank, since = pick(job), job.now
     changes = {rank: _cut(job, rank, choose(job, job.spots(rank)), str(job.rng.choice(STUCK)))}
     hang(job, changes, follow=int((AFTERWARDS_S + 60.0) / job.period))

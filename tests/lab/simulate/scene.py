@@ -149,7 +149,10 @@ def conclude_not_entered(
     incidents: tuple[int, ...] = (1,),
     classes: tuple[str, ...] = ("H1",),
 ) -> None:
-    """The truth of ranks that do not come to a collective, with what of it can be decided from the final state."""
+    """The truth of ranks that do not come to a collective, with what of it can be decided from the final state.
+
+    By counts alone nobody can be told where a whole communicator is late: it may as well be stuck inside a collective of its own.
+    """
     behind, ahead, _ = sides(job)
     truth = job.truth
     truth.what, truth.classes, truth.kinds, truth.culprits, truth.incidents = (
@@ -160,7 +163,10 @@ def conclude_not_entered(
         incidents,
     )
     truth.visible = {COUNTS: bool(behind), NODE: True, FRAMES: True}
-    truth.decidable = {COUNTS: behind - ahead == culprits, NODE: True, FRAMES: True}
+    alone = behind - ahead == culprits and not any(
+        set(comm.ranks) <= culprits for comm in job.mesh.comms if comm.visible
+    )
+    truth.decidable = {COUNTS: alone, NODE: True, FRAMES: True}
 
 
 def conclude_inside(

@@ -114,7 +114,8 @@ def _judge(result: Score, job: Job, played: Played, times: list[float], names: s
         tuple(str(verdict.cls) for verdict in verdicts),
         tuple(verdict.kind for verdict in verdicts),
     )
-    result.class_right = bool(verdicts) and all(said in truth.classes for said in result.said)
+    allowed = truth.classes if result.decidable else (*truth.classes, "None")
+    result.class_right = bool(verdicts) and all(said in allowed for said in result.said)
     result.kind_right = bool(verdicts) and all(kind in truth.kinds for kind in result.kinds)
     result.incidents_right = len(verdicts) in truth.incidents
     named = {rank_of(job, culprit) for verdict in verdicts for culprit in verdict.culprits}
