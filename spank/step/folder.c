@@ -10,15 +10,17 @@
 #include "../number.h"
 #include "step.h"
 
-static bool is_folder(const char *path)
+/* Whoever shares the parent may have made a folder of this name before us, with links in it to files of ours. */
+static bool is_ours_alone(const char *path)
 {
 	struct stat status;
 
-	return !stat(path, &status) && S_ISDIR(status.st_mode);
+	return !lstat(path, &status) && S_ISDIR(status.st_mode) && status.st_uid == geteuid() &&
+	       !(status.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Parents that cannot be made are there already, or the last call says what is wrong. */
-static bool make_with_parents(char *path)
+/* Returns NULL, or what is wrong. Parents that cannot be made are there already, or the last call says so. */
+static const char *make_with_parents(char *path)
 {
 	char *slash;
 
@@ -27,7 +29,11 @@ static bool make_with_parents(char *path)
 		mkdir(path, 0755);
 		*slash = '/';
 	}
-	return !mkdir(path, 0755) || (errno == EEXIST && is_folder(path));
+	if (!mkdir(path, 0755))
+		return NULL;
+	if (errno != EEXIST)
+		return strerror(errno);
+	return is_ours_alone(path) ? NULL : "what is there is not a folder of yours alone";
 }
 
 /* A requeued job has the same ids again, and what its earlier run left is worth keeping. */
@@ -61,12 +67,14 @@ static bool compose(struct step *step, const char *dir)
 bool make_folder(struct step *step, char message[MESSAGE_MAX])
 {
 	struct options options;
+	const char *wrong;
 
 	if (options_parse(&options, step->options, message) != PARSE_OK)
 		return false;
-	if (compose(step, options_value(&options, KEY_dir)) && make_with_parents(step->folder))
+	wrong = compose(step, options_value(&options, KEY_dir)) ? make_with_parents(step->folder) : strerror(errno);
+	if (!wrong)
 		return true;
 	snprintf(message, MESSAGE_MAX, "cannot make the report folder %.300s: %s (dir=PATH puts it elsewhere)", step->folder,
-		 strerror(errno));
+		 wrong);
 	return false;
 }

@@ -51,7 +51,7 @@ static bool open_log(const struct step *step)
 	int log;
 
 	snprintf(path, sizeof path, "%s/monitor.log", step->folder);
-	log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
 	if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)
 		return false;
 	close(log);

@@ -36,6 +36,24 @@ static void expect_no_folder(const char *options, const char *part)
 	CHECK(strstr(message, part));
 }
 
+/* In a folder shared with others, somebody may have been there first. */
+static void test_folder_of_others(void)
+{
+	const char *refused = "/ncclmon-12.3: what is there is not a folder of yours alone (dir=PATH puts it elsewhere)";
+
+	CHECK(!mkdir("shared", 0777) && !mkdir("mine", 0755) && !symlink("../mine", "shared/ncclmon-12.3"));
+	expect_no_folder("observe,dir=shared", refused);
+	CHECK(!unlink("shared/ncclmon-12.3") && !mkdir("shared/ncclmon-12.3", 0755));
+	expect_folder("observe,dir=shared", "shared/ncclmon-12.3");
+	CHECK(!chmod("shared/ncclmon-12.3", 0775));
+	expect_no_folder("observe,dir=shared", refused);
+	CHECK(!chmod("shared/ncclmon-12.3", 0757));
+	expect_no_folder("observe,dir=shared", refused);
+	CHECK(!chmod("shared/ncclmon-12.3", 0755));
+	if (!geteuid() && !chown("shared/ncclmon-12.3", 54321, 54321))
+		expect_no_folder("observe,dir=shared", refused);
+}
+
 void test_folder(void)
 {
 	char template[] = "/tmp/ncclmon-check.XXXXXX", absolute[64], command[64];
@@ -57,6 +75,7 @@ void test_folder(void)
 	expect_no_folder("observe,dir=file", "Not a directory");
 	expect_no_folder("observe,dir=/proc/none", "cannot make the report folder /proc/none/ncclmon-12.3: ");
 	expect_no_folder("nonsense", "neither");
+	test_folder_of_others();
 	CHECK(!chdir("/"));
 	snprintf(command, sizeof command, "rm -rf %s", template);
 	CHECK(!system(command));

@@ -509,6 +509,21 @@ def test_report_folder_that_cannot_be_made(place: Place) -> None:
     )
 
 
+def test_log_that_is_a_link(place: Place) -> None:
+    """It cannot be one unless the user has made it, and is not followed even then."""
+    folder = "ncclmon-$SLURM_JOB_ID.0"
+    output = place.batch(f"mkdir {folder}; : > other; ln -s ../other {folder}/monitor.log; srun sleep 0.8", WATCH)
+    assert re.search(r"ncclmon: step \d+\.0 is not watched: Too many levels of symbolic links", output)
+    assert (place.path / "other").read_text() == ""
+
+
+def test_report_folder_of_somebody_else(place: Place) -> None:
+    body = "ln -s /tmp ncclmon-$SLURM_JOB_ID.0\nsrun sh -c 'sleep 0.8; echo fine'; echo rc $?"
+    output = place.batch(body, WATCH)
+    assert "what is there is not a folder of yours alone (dir=PATH puts it elsewhere)" in output
+    assert "fine\nrc 0" in output
+
+
 def test_report_folder_elsewhere(place: Place) -> None:
     place.run("srun", f"{WATCH}=dir=reports/today", "sleep", "0.8")
     assert len(list(place.path.glob("reports/today/ncclmon-*/monitor.log"))) == 1
