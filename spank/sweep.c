@@ -13,9 +13,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_S 1
+#define PATIENCE_MS 1000
+#define TICK_MS 5
 
 struct entry { /* as the system call getdents64 writes it */
 	uint64_t inode;
@@ -32,18 +34,6 @@ static bool become(uid_t uid, gid_t gid)
 	syscall(SYS_setresuid, 0, 0, 0); /* needed where only the effective user is another than root */
 	return !syscall(SYS_setgroups, 0, NULL) && !syscall(SYS_setresgid, gid, gid, gid) &&
 	       !syscall(SYS_setresuid, uid, uid, uid) && geteuid() == uid && getegid() == gid;
-}
-
-/* However the child is held up, it ends in time: nobody else sets this clock or catches its signal. */
-static void limit_time(void)
-{
-	struct sigaction action = { .sa_handler = SIG_DFL };
-	sigset_t none;
-
-	sigaction(SIGALRM, &action, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	alarm(PATIENCE_S);
 }
 
 /* PID.frames or PID-N.frames, of a process that is gone: another component of a heterogeneous job may go on here. */
@@ -97,18 +87,32 @@ static bool remove_folder(const struct folder *folder)
 	return !unlinkat(parent, folder->name, AT_REMOVEDIR) || errno == ENOENT;
 }
 
+/* Returns whether the child is gone within that time. */
+static bool is_gone(pid_t child, int *status, int patience_ms)
+{
+	const struct timespec tick = { .tv_nsec = TICK_MS * 1000000L };
+
+	for (; patience_ms > 0; patience_ms -= TICK_MS) {
+		if (waitpid(child, status, WNOHANG))
+			return true;
+		nanosleep(&tick, NULL);
+	}
+	return false;
+}
+
+/* The child has the user's rights, so the user may stop it: we kill it rather than wait for it. */
 bool sweep(const struct folder *folder)
 {
-	pid_t child = fork(), ended;
-	int status;
+	pid_t child = fork();
+	int status = -1;
 
-	if (!child) {
-		limit_time();
+	if (!child)
 		_exit(!become(folder->uid, folder->gid) || !remove_folder(folder));
-	}
 	if (child < 0)
 		return false;
-	while ((ended = waitpid(child, &status, 0)) < 0 && errno == EINTR)
-		;
-	return ended == child && WIFEXITED(status) && !WEXITSTATUS(status);
+	if (!is_gone(child, &status, PATIENCE_MS)) {
+		kill(child, SIGKILL);
+		is_gone(child, &status, PATIENCE_MS);
+	}
+	return WIFEXITED(status) && !WEXITSTATUS(status);
 }

@@ -2,10 +2,12 @@
 #ifndef NCCLMON_CHECK_H
 #define NCCLMON_CHECK_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 extern int failures;
+extern bool stop_child; /* whatever is forked stops at once */
 
 #define CHECK(condition)                                                                       \
 	do {                                                                                   \

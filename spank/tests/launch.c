@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -13,6 +14,7 @@
 
 /* The linker sends the plugin's calls here. */
 static int fork_errno, socketpair_errno;
+bool stop_child;
 pid_t __real_fork(void);
 pid_t __wrap_fork(void);
 int __real_socketpair(int domain, int type, int protocol, int ends[2]);
@@ -20,8 +22,13 @@ int __wrap_socketpair(int domain, int type, int protocol, int ends[2]);
 
 pid_t __wrap_fork(void)
 {
+	pid_t child;
+
 	errno = fork_errno;
-	return fork_errno ? -1 : __real_fork();
+	child = fork_errno ? -1 : __real_fork();
+	if (!child && stop_child)
+		raise(SIGSTOP);
+	return child;
 }
 
 int __wrap_socketpair(int domain, int type, int protocol, int ends[2])

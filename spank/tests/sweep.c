@@ -1,11 +1,13 @@
 /* Needs root, as slurmstepd has it: becomes an ordinary user and may then do that user's work only. */
 #include "../sweep.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -113,6 +115,22 @@ static void test_folders_of_others(void)
 	CHECK(!swept("../../etc", USER));
 }
 
+/* The user may stop a process of that user at any time. */
+static void test_stopped_child(void)
+{
+	struct timespec before, after;
+
+	make_folder_of("held", USER);
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	stop_child = true;
+	CHECK(!swept("held", USER));
+	stop_child = false;
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	CHECK(after.tv_sec - before.tv_sec < 5);
+	CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+	CHECK(swept("held", USER));
+}
+
 void test_sweep(void)
 {
 	char command[160];
@@ -126,6 +144,7 @@ void test_sweep(void)
 	test_frames_of_living_processes_stay();
 	test_nothing_else_goes();
 	test_folders_of_others();
+	test_stopped_child();
 	snprintf(command, sizeof command, "rm -r %s", parent);
 	CHECK(!system(command));
 	CHECK(!geteuid());
