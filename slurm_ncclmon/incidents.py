@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_ncclmon.analyse.draft import Draft
 from slurm_ncclmon.config import Settings
-from slurm_ncclmon.detect.limits import confirm_after, evidence_grace, suspect_after
+from slurm_ncclmon.detect.limits import confirm_after, evidence_grace, least_notice, needs_witness, suspect_after
 from slurm_ncclmon.detect.pauses import Pauses
 from slurm_ncclmon.events import Confirmed, Event, GatherEvidence, Recovered, Reminder, Suspected
 from slurm_ncclmon.verdict import CONFIRMED, RECOVERED, SUSPECTED, Verdict
 
+NO_WITNESS = (
+    "no stack shows what the named ranks do instead, so by counts this may as well be a checkpoint or a compilation;"
+    " nothing is ended for that before the limit for such phases"
+)
 QUIET = "quiet"
 """An incident that is looked into and not spoken of: counts alone cannot tell it from a pause."""
 
@@ -26,6 +30,7 @@ class Incident:
     said_at: float
     asked_at: float
     """When evidence was last asked for."""
+    opened_at: float
     confirming: bool = False
     """The evidence asked for last is the one that confirmation waits for."""
     open: bool = True
@@ -129,22 +134,25 @@ class Incidents:
         if draft.clock_s < suspect_after(draft.kind, self._settings, draft.young, draft.teardown):
             return []
         quiet = draft.kind == "symmetric"
-        incident = Incident(f"hang-{len(self.all) + 1}", draft, QUIET if quiet else SUSPECTED, t_s, t_s)
+        incident = Incident(f"hang-{len(self.all) + 1}", draft, QUIET if quiet else SUSPECTED, t_s, t_s, t_s)
         self.all.append(incident)
-        events: list[Event] = [] if quiet else [Suspected(t_s, incident.verdict(), self.confirm_in(draft))]
+        events: list[Event] = [] if quiet else [Suspected(t_s, incident.verdict(), self.confirm_in(incident, t_s))]
         return events + self._ask(incident, t_s, "suspicion") + self._continued(incident, t_s, True)
 
     def _continued(self, incident: Incident, t_s: float, settled: bool) -> list[Event]:
         if incident.state == CONFIRMED:
             return []
+        if incident.confirming and not self.gathering.waiting and self._unwitnessed(incident.draft):
+            incident.draft = replace(incident.draft, held=NO_WITNESS)
         events = self._spoken(incident, t_s)
-        left = self.confirm_in(incident.draft)
+        left = self.confirm_in(incident, t_s)
         if left is not None and left <= 0 and settled:
             return events + self._confirm(incident, t_s)
         if incident.state == SUSPECTED and t_s - incident.said_at >= self._settings.remind:
             incident.said_at = t_s
             events.append(Reminder(t_s, incident.verdict(), left))
-        if (incident.draft.held or not incident.draft.confirmable) and self._look_again(incident, t_s):
+        unsettled = incident.draft.held or not incident.draft.confirmable or self._unwitnessed(incident.draft)
+        if unsettled and self._look_again(incident, t_s):
             events += self._ask(incident, t_s, "still standing")
         return events
 
@@ -154,7 +162,7 @@ class Incidents:
         if incident.state != QUIET or self.gathering.waiting or draft.excused:
             return []
         incident.state, incident.said_at = SUSPECTED, t_s
-        return [Suspected(t_s, incident.verdict(), self.confirm_in(draft))]
+        return [Suspected(t_s, incident.verdict(), self.confirm_in(incident, t_s))]
 
     def _look_again(self, incident: Incident, t_s: float) -> bool:
         """Less and less often: after as long as it has stood still by then."""
@@ -166,7 +174,7 @@ class Incidents:
         if not incident.confirming:
             events += self._ask(incident, t_s, "confirmation")
             incident.confirming = True
-        if self.gathering.waiting and not self.gathering.hopeless:
+        if (self.gathering.waiting and not self.gathering.hopeless) or self._unwitnessed(incident.draft):
             return events
         incident.state = CONFIRMED
         return [*events, Confirmed(t_s, incident.verdict())]
@@ -191,15 +199,25 @@ class Incidents:
         incident.asked_at = t_s
         return [GatherEvidence(t_s, incident.name, reason)]
 
-    def confirm_in(self, draft: Draft) -> float | None:
+    def _unwitnessed(self, draft: Draft) -> bool:
+        """Nothing is ended on counts alone before `phase_limit`: no stack tells a checkpoint from a hang."""
+        return (
+            needs_witness(draft.kind, self._settings)
+            and not draft.witnessed
+            and draft.clock_s < self._settings.phase_limit
+        )
+
+    def confirm_in(self, incident: Incident, t_s: float) -> float | None:
         """Seconds until confirmation if nothing moves; None when it will not be confirmed by what is known now."""
+        draft = incident.draft
         if not draft.confirmable:
             return None
         pause = self._pauses.longest(draft.pause)
         limit = confirm_after(draft.kind, self._settings, pause, draft.young, draft.teardown)
         if draft.held:
             limit = max(limit, self._settings.phase_limit)
-        return max(0.0, limit - draft.clock_s)
+        notice = least_notice(draft.kind, self._settings, draft.young, draft.teardown)
+        return max(0.0, limit - draft.clock_s, incident.opened_at + notice - t_s)
 
 
 def _blames_same(old: Draft, new: Draft) -> bool:

@@ -68,6 +68,8 @@ class Draft:
     """Processes that wait in its own communicator, as counts have it."""
     young: bool = False
     """Its communicator has only begun: compiling and loading may take long."""
+    witnessed: bool = False
+    """A stack shows what at least one of the blamed does instead."""
     excused: bool = False
     """Evidence speaks for a pause: not worth a word."""
 

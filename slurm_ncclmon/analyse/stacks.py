@@ -73,8 +73,9 @@ def refined(draft: Draft, facts: Facts, before: Facts, settings: Settings) -> Dr
     nobody = _nobody_waits(draft, facts, settings)
     if draft.kind not in ("not_entered", "extra_op", "stalled_group"):
         return replace(draft, held=nobody)
-    draft = _surer(draft, told)
-    return replace(draft, held=_held(draft, told.values(), settings) or _at_work(draft, settings) or nobody)
+    draft = replace(_surer(draft, told), witnessed=any(main_thread(fact.report.threads) for fact in told.values()))
+    held = _held(draft, told.values(), settings) or _moving(draft, told, before, settings)
+    return replace(draft, held=held or _at_work(draft, settings) or nobody)
 
 
 def _nobody_waits(draft: Draft, facts: Facts, settings: Settings) -> str | None:
@@ -192,6 +193,30 @@ def _at_work(draft: Draft, settings: Settings) -> str | None:
         "those waited for go on launching on other communicators and may come yet;"
         f" it will be confirmed after {format_duration(settings.phase_limit)} at the latest"
     )
+
+
+def _moving(draft: Draft, told: dict[int, Fact], before: Facts, settings: Settings) -> str | None:
+    """Culprits that compute: outside of any waiting, and at another place than a moment ago. They are late, and may come yet."""
+    if draft.clock_s >= settings.phase_limit:
+        return None
+    moving = [
+        fact for process, fact in told.items() if fact.report.phase not in WAITING and _moves(fact, before.of(process))
+    ]
+    if not moving:
+        return None
+    ranks = [fact.report.rank if fact.report.rank is not None else fact.report.pid for fact in moving]
+    return (
+        f"{ranks_phrase(ranks)} {verb(len(ranks), 'does', 'do')} something else and {verb(len(ranks), 'goes', 'go')} on with it"
+        f" ({place(moving[0].report)}); it will be confirmed after {format_duration(settings.phase_limit)} at the latest"
+    )
+
+
+def _moves(fact: Fact, before: Fact | None) -> bool:
+    """Whether its stack differed between the two looks of one gathering, or from the gathering before."""
+    if fact.report.moved:
+        return True
+    known = before is not None and main_thread(before.report.threads) and main_thread(fact.report.threads)
+    return bool(known) and before is not None and not same_stack(fact.report, before.report)
 
 
 def _held(draft: Draft, told: Iterable[Fact], settings: Settings) -> str | None:

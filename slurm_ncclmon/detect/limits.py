@@ -47,6 +47,18 @@ def suspect_after(kind: str, settings: Settings, young: bool = False, teardown: 
     return min(settings.suspect, confirm_after(kind, settings))
 
 
+def least_notice(kind: str, settings: Settings, young: bool = False, teardown: bool = False) -> float:
+    """Seconds that an incident must have been open before it is confirmed, however long it had lasted unseen: half of what passes
+    between suspicion and confirmation where every poll is seen. After a gap the job may be about to go on."""
+    usual = confirm_after(kind, settings, 0.0, young, teardown) - suspect_after(kind, settings, young, teardown)
+    return max(0.0, usual / 2)
+
+
+def needs_witness(kind: str, settings: Settings) -> bool:
+    """Whether nothing may be ended before a stack says what the blamed do: by counts a checkpoint is the same as a hang."""
+    return settings.mode in ("cancel", "requeue") and kind in _OWN_PACE
+
+
 def gate(settings: Settings) -> float:
     """Seconds after which a communicator counts as standing still when causes are looked for: sooner than a suspicion, so that
     the cause is among them even where it stopped last."""
