@@ -85,7 +85,16 @@ void srun_step_created(spank_t spank)
 		setenv(OPTION_ENVIRONMENT, "", 1); /* or an srun inside would take the site's wish for the user's */
 }
 
+/* Whether the monitor may end with an exit code that is to stand in Slurm's records. */
+static bool may_end_the_step(void)
+{
+	struct options options;
+	char message[MESSAGE_MAX];
+
+	return options_parse(&options, request.effective, message) == PARSE_OK && options.mode != MODE_observe;
+}
+
 void srun_exit(void)
 {
-	launch_end(exit_status != 0);
+	launch_end(exit_status && may_end_the_step());
 }

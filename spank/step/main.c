@@ -24,6 +24,16 @@ static bool is_over(void)
 	return poll(&line, 1, 0) > 0;
 }
 
+/* A call to slurmctld may take minutes, and has no other way out: while this is on, the end of the line ends us, by the
+ * signal SIGIO. */
+static void end_with_the_line(bool on)
+{
+	fcntl(STDIN_FILENO, F_SETOWN, getpid());
+	fcntl(STDIN_FILENO, F_SETFL, on ? O_ASYNC : 0);
+	if (is_over())
+		exit(EXIT_SUCCESS);
+}
+
 /* One line to the user, unless the step has ended in the meantime, which explains everything. */
 static void give_up(const struct step *step, const char *reason)
 {
@@ -64,11 +74,11 @@ int main(int count, char *arguments[])
 	struct step step;
 
 	read_arguments(&step, count, arguments);
+	end_with_the_line(true);
 	slurm_init(NULL);
 	if (!find_first_node(&step))
 		give_up(&step, slurm_strerror(errno));
-	if (is_over())
-		return EXIT_SUCCESS;
+	end_with_the_line(false);
 	if (!make_folder(&step, message))
 		give_up(&step, message);
 	if (!open_log(&step))

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.standin import Place, install, wait_until
-from tests.lab.cluster import Cluster
+from tests.lab.cluster import PREFIX, Cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -365,17 +367,17 @@ def test_monitor_ends_with_its_step(place: Place) -> None:
 
 def test_exit_code_of_a_failed_step(place: Place) -> None:
     output = place.batch(
-        f"srun {place.when_watched} sh -c 'exit 7'; echo rc $?; squeue -h -s -j $SLURM_JOB_ID -o %i", WATCH
+        f"srun {place.when_watched} sh -c 'exit 7'; echo rc $?; squeue -h -s -j $SLURM_JOB_ID -o %i", f"{WATCH}=cancel"
     )
     rc, *steps = output.strip().splitlines()[-2:]
     assert rc == "rc 7"
-    assert steps == [f"{job_of(place)}.batch"], "a failed step waits for its monitor"
+    assert steps == [f"{job_of(place)}.batch"], "a failed step waits for a monitor that may have ended it"
     assert "end" in place.only_log()
 
 
 def test_cancelled_step(place: Place) -> None:
     body = f"srun {place.when_watched} sleep 60 & sleep 0.2; wait_for=1; until ls ncclmon-*/monitor.log; do sleep 0.1; done\n"
-    output = place.batch(body + "sleep 0.3; scancel $SLURM_JOB_ID.0; wait %1; echo rc $?", WATCH)
+    output = place.batch(body + "sleep 0.3; scancel $SLURM_JOB_ID.0; wait %1; echo rc $?", f"{WATCH}=cancel")
     assert "rc 137" in output
     assert "end" in place.only_log()
 
@@ -470,10 +472,39 @@ def test_monitor_that_ignores_the_end(place: Place) -> None:
 
 def test_failed_step_waits_for_a_deaf_monitor_for_a_bounded_time(place: Place) -> None:
     started = time.monotonic()
-    result = place.run("srun", WATCH, place.when_watched, "false", env={"NCCLMON_STANDIN": "deaf"})
+    result = place.run("srun", f"{WATCH}=cancel", place.when_watched, "false", env={"NCCLMON_STANDIN": "deaf"})
     assert result.returncode == 1
     assert time.monotonic() - started < 8
     wait_until(lambda: not place.helpers(), "no process of ours is left", 20)
+
+
+def test_failed_step_that_is_only_observed_waits_for_nothing(place: Place) -> None:
+    body = f"time srun {place.when_watched} false; echo rc $?"
+    output = place.batch(body, WATCH, env={"NCCLMON_STANDIN": "deaf", "TIMEFORMAT": "took %R"})
+    took = re.search(r"took (\S+)", output)
+    assert took
+    assert float(took[1]) < 3
+    wait_until(lambda: not place.helpers(), "no process of ours is left", 20)
+
+
+def test_step_that_ends_while_slurmctld_does_not_answer(cluster: Cluster, place: Place) -> None:
+    """ncclmon-step, started by hand as srun does it, leaves with the line and not with slurmctld's answer."""
+    ours, theirs = socket.socketpair()
+    slurmctld = cluster.pid("slurmctld")
+    assert slurmctld
+    command = [str(PREFIX / "lib" / "ncclmon" / "ncclmon-step"), "1", "0", "observe", "srun", "ncclmon"]
+    os.kill(slurmctld, signal.SIGSTOP)
+    try:
+        with cluster.popen(command, cwd=place.path, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
+            theirs.close()
+            time.sleep(1)
+            assert process.poll() is None, "it waits for slurmctld"
+            ours.shutdown(socket.SHUT_WR)
+            assert process.communicate(timeout=2) == (None, "")
+    finally:
+        os.kill(slurmctld, signal.SIGCONT)
+        ours.close()
+    assert not place.folders()
 
 
 @pytest.mark.parametrize("how", ["crash", "early"])
