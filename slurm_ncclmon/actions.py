@@ -16,6 +16,7 @@ from slurm_ncclmon.errors import NcclmonError
 from slurm_ncclmon.evidence.render import render_stacks
 from slurm_ncclmon.judge import Judge
 from slurm_ncclmon.observation import Observation
+from slurm_ncclmon.plain import plain
 from slurm_ncclmon.recording import Recorder
 from slurm_ncclmon.replay import Tally
 from slurm_ncclmon.report.files import write_report
@@ -57,6 +58,7 @@ class JobHands:
 
     def say(self, text: str) -> None:
         """Tell the job's owner, on the job's standard error and in monitor.log."""
+        text = plain(text)
         for line in text.splitlines():
             log.warning("%s", line)
         _quietly("notify the job", lambda: self._client.notify(self._step.job, f"ncclmon: step {self._step}: {text}"))
@@ -76,7 +78,9 @@ class JobHands:
         self._action = _INTENTIONS[mode].format(step=self._step, job=self._step.job)
         path = self.report(engine)
         where = str(path or self._folder)
-        _quietly("set the comment", lambda: self._client.set_comment(self._step.job, comment_text(verdict, where)))
+        _quietly(
+            "set the comment", lambda: self._client.set_comment(self._step.job, plain(comment_text(verdict, where)))
+        )
         self.say(f"{self._action} Report: {where}")
         if mode == "observe":
             return False
@@ -120,6 +124,6 @@ def _quietly(what: str, action: Callable[[], T]) -> T | None:
     """The action's result; None, and a line in the log, where it failed."""
     try:
         return action()
-    except (NcclmonError, OSError) as error:
+    except (NcclmonError, OSError, ValueError) as error:
         log.error("could not %s: %s", what, error)
         return None

@@ -47,7 +47,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / POLLS
         torn = path.exists() and not _ends_with_newline(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = open(path, "ab", buffering=0, opener=_opener)  # noqa: SIM115
         self._line({"kind": "begin", "schema": SCHEMA}, b"\n" if torn else b"")
 
     def write(self, observation: Observation) -> None:
@@ -101,6 +101,10 @@ class Recorder:
 
     def _line(self, line: dict[str, Any], before: bytes = b"") -> None:
         self._file.write(before + json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def _ends_with_newline(path: Path) -> bool:

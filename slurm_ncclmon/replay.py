@@ -23,6 +23,7 @@ class Tally:
     unusable: int = 0
     wall_s: float = 0.0
     nodes: tuple[NodeReport, ...] = ()
+    trouble: str = ""
 
     def count(self, observation: Observation) -> None:
         """Take one observation into account."""
@@ -30,6 +31,7 @@ class Tally:
             self.polls += 1
             self.unusable += observation.report is None or not observation.report.coherent
             self.wall_s = observation.wall_s
+            self.trouble = observation.trouble or self.trouble
         elif isinstance(observation, Evidence) and observation.reason != "start":
             self.nodes = observation.nodes
             self.wall_s = observation.wall_s
@@ -47,6 +49,7 @@ class Tally:
             nodes=self.nodes,
             action=action,
             folder=folder,
+            trouble=self.trouble,
         )
 
 

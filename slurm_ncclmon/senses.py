@@ -83,7 +83,16 @@ class StepSenses:
             self._seen = True
             self._beginning = self._first_look(ranks)
         self._learn(ranks)
-        poll = self._mesh.poll(n, t_s, wall_s, self._local(ranks))
+        local = self._local(ranks)
+        if not local.processes:
+            return Poll(
+                n,
+                t_s,
+                wall_s,
+                None,
+                "the ranks' RAS is switched off or has no address (NCCL_RAS_ENABLE, NCCL_RAS_ADDR)",
+            )
+        poll = self._mesh.poll(n, t_s, wall_s, local)
         self._busy_s.append(self._clock.now() - t_s)
         self._troubles = 0 if poll.report is not None else self._troubles + 1
         self._members = len(poll.report.gpus) if poll.report is not None else self._members

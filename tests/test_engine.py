@@ -434,3 +434,48 @@ def test_ranks_that_no_answer_tells_of_are_advised_of_once_and_not_at_the_start(
         advised += [(number, event.advisory.kind) for event in events if isinstance(event, Advised)]
     assert advised == [(4, "part_unseen")]
     assert "4 of the step's 8" in engine.advisories()[0].text
+
+
+def moving(evidence: Evidence, rank: int) -> Evidence:
+    """The same, but `rank` was at another place at the second look."""
+    nodes = tuple(
+        replace(node, processes=tuple(replace(p, moved=True) if p.rank == rank else p for p in node.processes))
+        for node in evidence.nodes
+    )
+    return replace(evidence, nodes=nodes)
+
+
+def test_a_rank_that_is_seen_to_go_on_is_late_and_not_stuck() -> None:
+    fast = parse_options("cancel,confirm=15s,interval=2s", Settings()).scaled()
+    engine, job = Engine(fast), Job(world(4))
+    healthy(engine, job, 40.0, 2.0)
+    job.step("world", but=[3])
+    answer = lambda t_s: moving(job.evidence(t_s, {3: "python"}), 3)  # noqa: E731
+    events = run(engine, job, 42.0, 100.0, 2.0, answer=answer)
+    assert not any(isinstance(event, Confirmed) for event in events)
+    assert any("goes on with it" in line for verdict in engine.verdicts() for line in verdict.evidence)
+    events = run(engine, job, 102.0, 42.0 + fast.phase_limit + 40.0, 2.0, answer=answer)
+    assert any(isinstance(event, Confirmed) for event in events)
+
+
+@pytest.mark.parametrize("mode", ["cancel", "requeue"])
+def test_nothing_is_ended_by_counts_alone_before_a_checkpoint_could_be_over(mode: str) -> None:
+    fast = parse_options(f"{mode},confirm=15s,interval=2s", Settings()).scaled()
+    engine, job = Engine(fast), Job(world(4))
+    healthy(engine, job, 40.0, 2.0)
+    job.step("world", but=[3])
+    events = run(engine, job, 42.0, 42.0 + fast.phase_limit - 5.0, 2.0)
+    assert not any(isinstance(event, Confirmed) for event in events)
+    assert any("no stack shows" in line for verdict in engine.verdicts() for line in verdict.evidence)
+    assert any(isinstance(event, Confirmed) for event in run(engine, job, 42.0 + fast.phase_limit, 150.0, 2.0))
+
+
+def test_after_a_gap_confirmation_gives_notice() -> None:
+    engine, job = Engine(Settings()), Job(world(4))
+    healthy(engine, job, 60.0)
+    job.step("world", but=[3])
+    engine.observe(job.poll(75.0))
+    events = run(engine, job, 400.0, 900.0)
+    suspected = next(event.t_s for event in events if isinstance(event, Suspected))
+    confirmed_at = next(event.t_s for event in events if isinstance(event, Confirmed))
+    assert confirmed_at - suspected >= 120.0

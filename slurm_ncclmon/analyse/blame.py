@@ -24,7 +24,7 @@ def draft(stuck: Stuck, cause: Cause, names: Names) -> Draft:
     charge = {"processes": charge_processes, "cycle": charge_cycle}.get(cause.sort, charge_within)
     blame = charge(stuck, cause, names)
     processes = layout.process[blame.rows]
-    hosts = tuple(sorted({names.host(int(process)) for process in processes}))
+    hosts = tuple(sorted({layout.processes.gpus[int(process)].host for process in processes}))  # evidence renames nodes
     return Draft(
         kind=blame.kind,
         comm=names.reference(cause.own),

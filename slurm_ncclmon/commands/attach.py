@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from slurm_ncclmon.config import SITE_FILE, load_site, parse_options
+from slurm_ncclmon.errors import UsageError
 from slurm_ncclmon.evidence.environment import stripped
 from slurm_ncclmon.folders import folder_name
 from slurm_ncclmon.slurm.client import STEP_NAME, StepPart
@@ -34,6 +35,10 @@ def command(target: str, options: str, site: Path) -> int:
     step = client.find_step(target)
     part = client.step_parts(step)[0]
     folder = Path.cwd() / settings.dir / folder_name(str(step))
+    if folder.exists():
+        raise UsageError(
+            f"{folder} exists: step {step} is or was watched (ncclmon status {step}); attach from another folder"
+        )
     click.echo(f"watching step {step} from {part.nodes[0]}; reports go to {folder}; Ctrl-C ends the watch", err=True)
     environment = {**stripped(os.environ), "NCCLMON_REPORT_DIR": str(folder), "NCCLMON_CONFIG": str(site)}
     process = subprocess.Popen(watch_command(step, part, options), stdin=subprocess.PIPE, env=environment)

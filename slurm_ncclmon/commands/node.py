@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import zlib
+from pathlib import Path
 
 import click
 
@@ -70,6 +71,6 @@ class _Output:
 
 def _site_phases() -> tuple[tuple[str, str], ...]:
     try:
-        return load_site(SITE_FILE).phases
+        return load_site(Path(os.environ.get("NCCLMON_CONFIG") or SITE_FILE)).phases
     except OptionError:  # said where the job is started; here it must not cost the evidence
         return ()

@@ -17,6 +17,7 @@ from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.evidence.notes import notes
 from slurm_ncclmon.evidence.render import render_text, to_json
 from slurm_ncclmon.evidence.tree import render_tree
+from slurm_ncclmon.plain import plain
 from slurm_ncclmon.slurm.commands import CommandClient
 
 
@@ -64,9 +65,9 @@ def command(
         click.echo(json.dumps(to_json(merged), indent=1))
     else:
         click.echo(f"step {step}, {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        click.echo(render_tree(merged) if as_tree else render_text(merged), nl=False)
+        click.echo(plain(render_tree(merged) if as_tree else render_text(merged)), nl=False)
         for line in notes(reports):
-            click.echo(line)
+            click.echo(plain(line))
     return 0
 
 

@@ -19,6 +19,7 @@ _PASS = (
     "TZ",
     "TMPDIR",
     "SLURM_CONF",
+    "NCCLMON_CONFIG",
     "KRB5CCNAME",
 )
 

@@ -7,6 +7,7 @@ crash it (see safety.py). So: JSON or nothing, one question at a time, a real ti
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_ncclmon.errors import OptionError, RasProtocolError, RasUnreachableError, RasUnsafeError
+from slurm_ncclmon.ras.owner import owner_of_peer
 
 DEFAULT_PORT = 28028
-MOST_BYTES = 1 << 30
-"""An answer has about 540 bytes for each rank of each communicator: this is two million of them."""
+MOST_BYTES = 400 << 20
+"""An answer has about 540 bytes for each rank of each communicator: this is 750,000 of them."""
+MOST_SECONDS = 120.0
+"""For one answer, however it drips."""
 _CHUNK = 1 << 20
 _VERSION = re.compile(rb'"nccl_version": *"([^"]*)"|NCCL version ([0-9.]+)')
 
@@ -163,9 +167,12 @@ class _Connection:
         try:
             self._sock.settimeout(silence)
             self._sock.sendall(question.encode() + b"\n")
+            until = time.monotonic() + MOST_SECONDS
             while chunk := self._sock.recv(_CHUNK):
                 parts.append(chunk)
                 size += len(chunk)
+                if time.monotonic() > until:
+                    raise RasProtocolError(f"{self.address}: not done after {MOST_SECONDS:g} s; that is no report")
                 if size > MOST_BYTES:
                     raise RasProtocolError(f"{self.address}: more than {MOST_BYTES >> 20} MiB; that is no report")
         except socket.timeout:
@@ -201,6 +208,15 @@ def _connect(address: Address, timeouts: Timeouts) -> tuple[_Connection, int]:
 Place = tuple[int, int, int, str, Any]
 
 
+def _refuse_strangers(sock: socket.socket, address: Address) -> None:
+    """Another user's answer, were it believed, could have our step ended. Raises RasUnreachableError."""
+    owner = owner_of_peer(sock)
+    if owner not in (None, os.getuid()):
+        raise RasUnreachableError(
+            f"{address}: a process of user {owner} listens there, none of ours; it is not believed"
+        )
+
+
 def _resolve(address: Address) -> list[Place]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -223,6 +239,7 @@ def _greet(place: Place, address: Address, seconds: float) -> _Connection:
             raise socket.timeout(str(error)) from None
         if not hello.startswith("SERVER PROTOCOL"):
             raise RasProtocolError(f"{address}: not RAS; it said '{hello[:80]}'")
+        _refuse_strangers(sock, address)
     except BaseException:
         sock.close()
         raise

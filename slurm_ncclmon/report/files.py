@@ -43,7 +43,8 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> None:
     for name, content in contents.items():
         path = folder / name
         temporary = path.with_name(path.name + ".new")
-        with temporary.open("w", encoding="utf-8") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:  # never through a link
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

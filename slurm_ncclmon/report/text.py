@@ -11,6 +11,7 @@ from typing import Callable
 from slurm_ncclmon.durations import format_duration
 from slurm_ncclmon.evidence.model import NodeReport
 from slurm_ncclmon.evidence.notes import notes
+from slurm_ncclmon.plain import plain
 from slurm_ncclmon.report.sentence import (
     culprit_processes,
     culprits_text,
@@ -39,6 +40,8 @@ class Case:
     action: str = ""
     """What was done about it, one sentence."""
     folder: str = ""
+    trouble: str = ""
+    """Why the last unusable poll was one."""
 
 
 def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Sequence[Verdict]], str]) -> str:
@@ -55,7 +58,7 @@ def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Seq
         lines += ["STACKS", stacks.rstrip(), ""]
     lines += _section("NOTES", [advisory.text for advisory in case.advisories] + notes(case.nodes))
     lines += _footer(case)
-    return "\n".join(lines).rstrip() + "\n"
+    return plain("\n".join(lines).rstrip()) + "\n"
 
 
 def _incident(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[str]:
@@ -100,10 +103,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _clean(case: Case) -> list[str]:
     usable = case.polls - case.unusable_polls
     if usable == 0:
-        return [
-            f"BLIND: none of {case.polls} polls of NCCL RAS gave an answer, so nothing can be said of this step.",
-            "",
-        ]
+        text = f"BLIND: none of {case.polls} polls of NCCL RAS gave an answer, so nothing can be said of this step."
+        return [*_wrap(text, ""), *(_wrap(f"The last time: {case.trouble}.", "") if case.trouble else []), ""]
     return [f"No hang found in {usable} usable of {case.polls} polls.", ""]
 
 

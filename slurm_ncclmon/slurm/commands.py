@@ -88,11 +88,13 @@ class CommandClient:
         return self._job_field(job, "WorkDir", r".+")
 
     def restarts(self, job: int) -> int:
-        return int(self._job_field(job, "Restarts", r"\d+"))
+        return int(self._job_field(job, "Restarts", r"\d+(?= BatchFlag=)"))
 
     def _job_field(self, job: int, name: str, value: str) -> str:
         text = self._run("scontrol", "show", "job", str(job))
-        match = re.search(rf"(?:^|\s){name}=({value})", text)
+        match = re.search(
+            rf"^ +(?:\S+=\S* )*{name}=({value})", text, re.MULTILINE
+        )  # not in the first line: a job's name is its user's
         if not match:
             raise SlurmError(f"scontrol show job {job}: no {name} in what it printed")
         return match.group(1)

@@ -146,19 +146,47 @@ def monitors(job: Watched) -> list[int]:
 
 
 def test_a_full_disk_costs_the_recording_and_not_the_watch(user: User) -> None:
-    """/dev/full stands for the disk: every write to the recording fails."""
+    """A file system of a few pages, as a user's full quota."""
     folder = user.folder / "full"
-    script = f"mkdir -p full; cd full; srun {PYTHON} {TRAIN} --fault not_entered --rank 3 --step 15 --duration 60"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k,mode=777", "tmpfs", str(folder)], check=True)
+    try:
+        script = f"cd full; srun {PYTHON} {TRAIN} --dir {user.folder}/train --fault not_entered --rank 3 --step 15 --duration 90"
+        job = user.sbatch(
+            script, "-N4", "--ntasks-per-node=2", f"--nccl-hang-detect=observe,{QUICK}", "--output=../full.out"
+        )
+        watched = Watched(user, job)
+        wait_until(lambda: user.show(job)["Comment"].startswith("ncclmon: H1"), 90.0, "the comment names the hang")
+        assert user.state(job) == "RUNNING"
+        assert "No space left on device" in (folder / f"ncclmon-{job}.0" / "monitor.log").read_text()
+        watched.cancel()
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_links_in_a_folder_that_another_user_made_are_not_followed(user: User) -> None:
+    """Job numbers can be guessed, and folders that all may write to are common."""
+    shared, precious = user.folder / "shared", user.folder / "precious"
+    shared.mkdir()
+    shared.chmod(0o777)
+    precious.write_text("precious")
+    precious.chmod(0o666)
+    following = int(user.sbatch("true", "-N1")) + 1
+    trap = shared / f"ncclmon-{following}.0"
+    trap.mkdir()
+    trap.chmod(0o777)
+    for name in ("monitor.log", "report.txt.new", "polls.jsonl"):
+        (trap / name).symlink_to(precious)
     job = user.sbatch(
-        f"mkdir -p full/ncclmon-$SLURM_JOB_ID.0; ln -s /dev/full full/ncclmon-$SLURM_JOB_ID.0/polls.jsonl\n{script}",
-        "-N4", "--ntasks-per-node=2", f"--nccl-hang-detect=observe,{QUICK}",
-    )  # fmt: skip
-    watched = Watched(user, job)
-    verdict = folder / f"ncclmon-{job}.0" / "verdict.json"
-    wait_until(lambda: verdict.exists() and "confirmed" in verdict.read_text(), 90.0, "the verdict is there")
-    log = (folder / f"ncclmon-{job}.0" / "monitor.log").read_text()
-    assert "No space left on device" in log
-    watched.cancel()
+        f"cd shared; srun {PYTHON} {TRAIN} --dir {user.folder}/train --steps 15",
+        "-N1",
+        "-n2",
+        f"--nccl-hang-detect=observe,{QUICK}",
+    )
+    assert job == following
+    Watched(user, job).wait_for_end()
+    assert user.state(job) == "COMPLETED"
+    assert precious.read_text() == "precious"
 
 
 def test_a_job_that_ends_while_suspected_keeps_what_was_known(user: User) -> None:
