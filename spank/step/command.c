@@ -50,6 +50,12 @@ static char **finish(struct list *list)
 	return list->failed ? NULL : list->items;
 }
 
+/* Runs what follows. Its exit code goes into the job's records, so only the one that says "cancelled" passes: a monitor
+ * that is broken or missing is no failure of the job's. A shell waits for what it runs, even through a SIGTERM, which
+ * that gets as well. */
+static const char wrapper[] = "trap : TERM; \"$@\"; code=$?; [ $code = 0 ] && exit 0; [ $code = 86 ] && exit 86; "
+			      "echo \"ncclmon: the monitor ended with exit code $code\" >&2; exit 0";
+
 /* One task beside those of the step: it shares their CPUs, asks for no memory and no GPU of its own, loads no MPI, and
  * nothing that happens to it ends anything else. */
 char **monitor_command(const struct step *step)
@@ -72,6 +78,10 @@ char **monitor_command(const struct step *step)
 	add(&list, "--wait=0");
 	add(&list, "--quiet");
 	add(&list, "--job-name=ncclmon");
+	add(&list, "/bin/sh");
+	add(&list, "-c");
+	add(&list, "%s", wrapper);
+	add(&list, "ncclmon"); /* the shell's name for itself in its messages */
 	add(&list, "%s", step->ncclmon);
 	add(&list, "monitor");
 	add(&list, "%" PRIu32 ".%" PRIu32, step->job, step->step);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -89,6 +90,40 @@ static bool holds(char *const list[], const char *text)
 	return false;
 }
 
+/* What runs the monitor, with another program in the monitor's place. */
+static int exit_code_of(const char *ncclmon, const char *job_step)
+{
+	struct step step = example("observe");
+	char **command;
+	int status = -1;
+	pid_t child;
+
+	step.ncclmon = ncclmon;
+	for (command = monitor_command(&step); strcmp(*command, "/bin/sh"); command++)
+		;
+	command[5] = "-c";
+	command[6] = (char *)job_step;
+	command[7] = NULL;
+	child = fork();
+	if (!child) {
+		close(STDERR_FILENO);
+		execv(command[0], command);
+		_exit(127);
+	}
+	waitpid(child, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_exit_codes(void)
+{
+	CHECK(exit_code_of("/bin/sh", "exit 0") == 0);
+	CHECK(exit_code_of("/bin/sh", "exit 7") == 0);
+	CHECK(exit_code_of("/bin/sh", "exit 86") == 86);
+	CHECK(exit_code_of("/bin/sh", "kill -SEGV $$") == 0);
+	CHECK(exit_code_of("/bin/sh", "trap 'exit 86' TERM; kill -TERM $PPID $$; sleep 1") == 86);
+	CHECK(exit_code_of("/no/such/ncclmon", "") == 0);
+}
+
 void test_command(void)
 {
 	struct step step = example("cancel,confirm=15s");
@@ -99,6 +134,7 @@ void test_command(void)
 	CHECK(holds(command, "cancel,confirm=15s") && !holds(command, "--het-group=0"));
 	step.group = 0;
 	CHECK(holds(monitor_command(&step), "--het-group=0"));
+	test_exit_codes();
 }
 
 void test_environment(void)

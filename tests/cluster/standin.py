@@ -18,9 +18,11 @@ MONITOR = """#!/bin/bash
 echo "start $*"
 echo "on $SLURMD_NODENAME as $SLURM_JOB_ID.$SLURM_STEP_ID, option $SLURM_NCCL_HANG_DETECT, folder $NCCLMON_REPORT_DIR"
 case $NCCLMON_STANDIN in
+[0-9]*) exit "$NCCLMON_STANDIN" ;;
 crash) kill -SEGV $$ ;;
 early) exit 86 ;;
 cancel) scancel "$2"; cat > /dev/null; exit 86 ;;
+term) trap 'echo told; exit 3' TERM; while :; do sleep 0.1; done ;;
 deaf) trap '' TERM; while :; do sleep 0.2; done ;;
 fanout) srun --overlap --jobid="$SLURM_JOB_ID" -N1 -n1 bash -c 'sleep 1; echo "fanout $NCCL_RAS_ADDR"' ;;
 esac

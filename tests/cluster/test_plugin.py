@@ -507,13 +507,39 @@ def test_step_that_ends_while_slurmctld_does_not_answer(cluster: Cluster, place:
     assert not place.folders()
 
 
-@pytest.mark.parametrize("how", ["crash", "early"])
+@pytest.mark.parametrize("how", ["crash", "early", "7"])
 def test_monitor_that_ends_early(place: Place, how: str) -> None:
     result = place.run(
         "srun", WATCH, place.when_watched, "sh", "-c", "sleep 0.5; echo fine", env={"NCCLMON_STANDIN": how}
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "fine\n", "")
-    assert "ncclmon: the monitor step ended with exit code" in place.only_log()
+    code = {"crash": "139", "early": "86", "7": "7"}[how]
+    place.wait_for_log(f"exit code {code}\n")
+
+
+@pytest.mark.parametrize("how", ["crash", "7", "/no/such/ncclmon"])
+def test_broken_monitor_leaves_no_mark_on_the_job(cluster: Cluster, place: Place, how: str) -> None:
+    before = cluster.plan.plugin_args
+    if how.startswith("/"):
+        cluster.set_plugin_args(f"{before} ncclmon={how}")
+    show = "scontrol show -d job $SLURM_JOB_ID | grep DerivedExitCode"
+    try:
+        output = place.batch(f"srun sleep 1.5; {show}", f"{WATCH}=cancel", env={"NCCLMON_STANDIN": how})
+    finally:
+        cluster.set_plugin_args(before)
+    assert "DerivedExitCode=0:0" in output
+    assert "ncclmon: the monitor ended with exit code" in place.only_log()
+
+
+def test_monitor_hears_of_the_end_by_sigterm(place: Place) -> None:
+    place.run("sbatch", "-o", "out", WATCH, f"--wrap=srun {place.when_watched} sleep 60", env={"NCCLMON_STANDIN": "term"})
+    place.wait_for_log("start")
+    job = job_of(place)
+    place.run("scancel", "--signal=TERM", f"{job}.1")
+    place.wait_for_log("told\n")
+    wait_until(lambda: not place.helpers(), "the monitor ends by itself")
+    assert "the monitor ended with exit code 3\n" in place.only_log()
+    place.run("scancel", job)
 
 
 def test_monitor_that_is_missing(cluster: Cluster, place: Place) -> None:
@@ -526,7 +552,7 @@ def test_monitor_that_is_missing(cluster: Cluster, place: Place) -> None:
             cluster.set_plugin_args(before)
         assert (result.returncode, result.stdout, result.stderr) == (0, "fine\n", "")
     first, second = place.logs()
-    assert "/no/such/ncclmon: No such file or directory" in first
+    assert re.search("/no/such/ncclmon: (not found|No such file or directory)", first)
     assert "ncclmon: cannot run /no/such/srun: No such file or directory" in second
 
 
