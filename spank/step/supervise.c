@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +16,22 @@
 #define GRACE_MS 10000
 #define SIGNAL_MS 2000
 
+#define LOG_MAX (256UL << 20)
+
 enum { LINE, CHILD };
+
+/* A monitor that has gone mad fills no file system. Slurm hands the limit on to the monitor itself. Writing fails then,
+ * which ends the log and not the watch. */
+static void limit_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur <= LOG_MAX)
+		return;
+	limit.rlim_cur = LOG_MAX;
+	setrlimit(RLIMIT_FSIZE, &limit);
+	signal(SIGXFSZ, SIG_IGN);
+}
 
 static pid_t start(char *const command[], char *const environment[], const sigset_t *mask)
 {
@@ -24,6 +40,7 @@ static pid_t start(char *const command[], char *const environment[], const sigse
 	if (child)
 		return child;
 	sigprocmask(SIG_SETMASK, mask, NULL);
+	limit_files();
 	execvpe(command[0], command, environment);
 	fprintf(stderr, "ncclmon: cannot run %s: %s\n", command[0], strerror(errno));
 	_exit(127);

@@ -22,6 +22,7 @@ case $NCCLMON_STANDIN in
 crash) kill -SEGV $$ ;;
 early) exit 86 ;;
 cancel) scancel "$2"; cat > /dev/null; exit 86 ;;
+flood) yes "$(head -c 4000 /dev/zero | tr '\\0' x)" | head -c 300M; touch flooded ;;
 term) trap 'echo told; exit 3' TERM; while :; do sleep 0.1; done ;;
 deaf) trap '' TERM; while :; do sleep 0.2; done ;;
 fanout) srun --overlap --jobid="$SLURM_JOB_ID" -N1 -n1 bash -c 'sleep 1; echo "fanout $NCCL_RAS_ADDR"' ;;

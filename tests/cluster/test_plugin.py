@@ -542,6 +542,21 @@ def test_monitor_hears_of_the_end_by_sigterm(place: Place) -> None:
     place.run("scancel", job)
 
 
+def test_monitor_that_writes_without_end(place: Place) -> None:
+    """The log ends; the monitor goes on."""
+    with place.popen("srun", WATCH, "sleep", "60", env={"NCCLMON_STANDIN": "flood"}) as process:
+        wait_until((place.path / "flooded").exists, "all is written", 50)
+        time.sleep(1)
+        job = job_of(place)
+        assert f"{job}.1" in place.steps(job)
+        place.run("scancel", f"{job}.0")
+        process.communicate(timeout=20)
+    log = next(place.path.glob("ncclmon-*/monitor.log"))
+    assert log.stat().st_size == 256 << 20
+    wait_until(lambda: not place.helpers(), "no process of ours is left")
+    log.unlink()
+
+
 def test_monitor_that_is_missing(cluster: Cluster, place: Place) -> None:
     before = cluster.plan.plugin_args
     for missing in ("ncclmon=/no/such/ncclmon", "srun=/no/such/srun"):
