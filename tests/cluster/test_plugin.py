@@ -532,7 +532,9 @@ def test_broken_monitor_leaves_no_mark_on_the_job(cluster: Cluster, place: Place
 
 
 def test_monitor_hears_of_the_end_by_sigterm(place: Place) -> None:
-    place.run("sbatch", "-o", "out", WATCH, f"--wrap=srun {place.when_watched} sleep 60", env={"NCCLMON_STANDIN": "term"})
+    place.run(
+        "sbatch", "-o", "out", WATCH, f"--wrap=srun {place.when_watched} sleep 60", env={"NCCLMON_STANDIN": "term"}
+    )
     place.wait_for_log("start")
     job = job_of(place)
     place.run("scancel", "--signal=TERM", f"{job}.1")
