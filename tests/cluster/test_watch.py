@@ -156,7 +156,9 @@ def test_a_full_disk_costs_the_recording_and_not_the_watch(user: User) -> None:
             script, "-N4", "--ntasks-per-node=2", f"--nccl-hang-detect=observe,{QUICK}", "--output=../full.out"
         )
         watched = Watched(user, job)
-        wait_until(lambda: user.show(job)["Comment"].startswith("ncclmon: H1"), 90.0, "the comment names the hang")
+        wait_until(
+            lambda: user.show(job).get("Comment", "").startswith("ncclmon: H1"), 90.0, "the comment names the hang"
+        )
         assert user.state(job) == "RUNNING"
         assert "No space left on device" in (folder / f"ncclmon-{job}.0" / "monitor.log").read_text()
         watched.cancel()
