@@ -86,7 +86,7 @@ _NATIVE_TABLE: tuple[tuple[str, str], ...] = (
     (r"^c10d::ProcessGroup.*(barrier|allreduce|allgather|reduce_scatter|broadcast|wait)", COLLECTIVE),
     (r"^c10d::.*(send|recv)", P2P),
     (r"^(cuda|cu|hip)\w*(Synchronize|EventQuery|StreamWait)|^at::native::(item|_local_scalar_dense)", GPU),
-    (r"^(cuda|cu|hip)(LaunchKernel|LaunchKernelExC|Memcpy\w*|Malloc\w*|Free\w*) ", GPU),
+    (r"^(cuda|cu|hip)(LaunchKernel\w*|Memcpy\w*|Malloc\w*|Free\w*) ", GPU),
 )
 
 _FUTEX = r"pthread_cond_\w*|pthread_mutex_lock|__lll_lock_wait|futex_\w*|sem_wait\w*|PyThread_acquire_lock\w*|lock_PyThread\w*"

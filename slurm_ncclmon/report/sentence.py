@@ -17,7 +17,7 @@ _DEEDS = {
     "missing": "{does} not answer; {op} can not complete without it",
     "stopped": "{is_are} stopped by a signal and did not enter {op}",
     "init_stall": "did not finish the initialisation of the communicator",
-    "inconsistent_op": "called another operation than the others at {op}",
+    "inconsistent_op": "made another call than the others at {op}",
     "extra_op": "called {op}, which the others did not",
     "wrong_order": "entered communicators in another order than the others",
     "stalled_group": "{is_are} where all waiting ends; what holds it up does not show in counts",
@@ -149,7 +149,7 @@ def culprit_processes(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[tup
     return [by_place[place] for place in ((c.host, c.pid) for c in verdict.culprits) if place in by_place]
 
 
-def stands_text(process: ProcessReport, depth: int = 5) -> str:
+def stands_text(process: ProcessReport, depth: int = 7) -> str:
     """Where a rank stands, innermost Python frame first, or why that is not known."""
     thread = main_thread(process)
     if thread is None:

@@ -20,9 +20,10 @@ from slurm_ncclmon.report.sentence import (
     shown_rank,
     stands_text,
 )
-from slurm_ncclmon.verdict import Advisory, Verdict
+from slurm_ncclmon.verdict import RECOVERED, Advisory, Verdict
 
 WIDTH = 110
+MOST_COMMS = 12
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def render_report(case: Case, render_stacks: Callable[[Sequence[NodeReport], Seq
 
 def _incident(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[str]:
     lines = [*_wrap(headline(verdict) + f" (confidence {verdict.confidence:.0%}).", ""), ""]
+    if verdict.state == RECOVERED:
+        return lines + _section("WHY IT WAS SUSPECTED", [*(_named(verdict)), *verdict.evidence])
     for node, process in culprit_processes(verdict, nodes)[:4]:
         rank = "a process" if process.rank is None else f"rank {process.rank}"
         lines += [*_wrap(f"{rank} on {node.node} stands in {stands_text(process)}", "  "), ""]
@@ -86,14 +89,17 @@ def _named(verdict: Verdict) -> list[str]:
 
 
 def _waiting(verdict: Verdict) -> list[str]:
-    return [
+    waited_in = [comm for comm in verdict.frozen if comm.waiting]
+    lines = [
         f"{comm.hash} ({comm.role + ', ' if comm.role else ''}{comm.size} ranks): "
         f"{_ranks(comm.waiting)} {'waits' if len(comm.waiting) == 1 else 'wait'}"
         f"{' in ' + comm.operation if comm.operation else ''}"
         f"{' for ' + _ranks(comm.awaited) if comm.awaited else ''}"
         f", since {format_duration(comm.frozen_for_s)}"
-        for comm in verdict.frozen
+        for comm in waited_in[:MOST_COMMS]
     ]
+    rest = len(waited_in) - MOST_COMMS
+    return [*lines, *([f"and in {rest} more communicators (verdict.json has all)"] if rest > 0 else [])]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -126,7 +132,9 @@ def _wrap(text: str, indent: str) -> list[str]:
 
 
 def _footer(case: Case) -> list[str]:
-    lines = [f"{case.polls} polls, {case.unusable_polls} of them unusable; mode {case.mode}."]
+    lines = [
+        f"{case.polls} poll{'' if case.polls == 1 else 's'}, {case.unusable_polls} of them unusable; mode {case.mode}."
+    ]
     if case.folder:
         lines.append(f"Evidence: {case.folder}  (ncclmon replay {case.folder} repeats this verdict offline)")
     return lines
