@@ -19,7 +19,7 @@ from slurm_ncclmon.ras import problems as kind
 from slurm_ncclmon.ras.client import Address, Answer
 from slurm_ncclmon.ras.decode import Decoder
 from slurm_ncclmon.ras.merge import merge
-from slurm_ncclmon.ras.report import MISSING, Problem, Report
+from slurm_ncclmon.ras.report import MISSING, Gpu, Problem, Report
 from slurm_ncclmon.ras.safety import Circumstances
 from slurm_ncclmon.ras.version import Version, is_running, loaded_version
 
@@ -201,12 +201,17 @@ class Mesh:
         return tuple(notes)
 
 
+def _is_here(gpu: Gpu, hosts: frozenset[str]) -> bool:
+    """Whether a process is on the node with these addresses; loopback always is."""
+    return gpu.host in hosts or gpu.host.startswith("127.") or gpu.host == "::1"
+
+
 def _elsewhere(reports: Iterable[Report], local: Local) -> list[Problem]:
     """Ranks of the step that no answer tells of: they are in meshes of their own, and only this node's are asked."""
     gpus = {gpu for report in reports for gpu in report.gpus}
     if not gpus or len(gpus) >= local.ranks or not local.other_nodes:
         return []
-    only_here = all(gpu.host in local.hosts or gpu.host.startswith("127.") or gpu.host == "::1" for gpu in gpus)
+    only_here = all(_is_here(gpu, local.hosts) for gpu in gpus)
     nodes = local.other_nodes if only_here else ()
     where = f" of {', '.join(nodes[:8])}{' …' if len(nodes) > 8 else ''}" if nodes else ""
     text = (
@@ -225,7 +230,7 @@ def _by_address(processes: Iterable[Process]) -> dict[Address, list[Process]]:
 
 def _local_pids(report: Report, hosts: frozenset[str]) -> set[int]:
     """Pids of the report that are on this node; all of them where none is said to be (addresses that we do not know)."""
-    here = {gpu.pid for gpu in report.gpus if gpu.host in hosts or gpu.host.startswith("127.") or gpu.host == "::1"}
+    here = {gpu.pid for gpu in report.gpus if _is_here(gpu, hosts)}
     return here or {gpu.pid for gpu in report.gpus}
 
 

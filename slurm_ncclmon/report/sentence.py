@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from slurm_ncclmon.durations import format_duration
-from slurm_ncclmon.evidence.model import NodeReport, ProcessReport, Thread
+from slurm_ncclmon.evidence.model import NodeReport, ProcessReport
+from slurm_ncclmon.evidence.phases import main_thread
+from slurm_ncclmon.slurm.hostlist import fold_numbers
 from slurm_ncclmon.verdict import CONFIRMED, RECOVERED, Culprit, FrozenComm, Verdict
 
 _DEEDS = {
@@ -32,28 +34,10 @@ _SEVERAL = {"is_are": "are", "has": "have", "its": "their", "does": "do"}
 _MANY = 4
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Folded ranks: `0-2,5`."""
-    parts: list[str] = []
-    run: list[int] = []
-    for rank in sorted(set(ranks)):
-        if run and rank != run[-1] + 1:
-            parts.append(_run_text(run))
-            run = []
-        run.append(rank)
-    if run:
-        parts.append(_run_text(run))
-    return ",".join(parts)
-
-
-def _run_text(run: Sequence[int]) -> str:
-    return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
-
-
 def awaited_text(comm: FrozenComm) -> str:
     """`its rank 3 is awaited`."""
     many = len(comm.awaited) != 1
-    return f"its {'ranks' if many else 'rank'} {ranks_text(comm.awaited)} {'are' if many else 'is'} awaited"
+    return f"its {'ranks' if many else 'rank'} {fold_numbers(comm.awaited)} {'are' if many else 'is'} awaited"
 
 
 def shown_rank(culprit: Culprit) -> int | None:
@@ -80,7 +64,7 @@ def _ranks_of(culprits: Sequence[Culprit]) -> str:
     known = [rank for rank in map(shown_rank, culprits) if rank is not None]
     if not known:
         return "pids " + ", ".join(str(culprit.pid) for culprit in culprits)
-    return ("rank " if len(known) == 1 else "ranks ") + ranks_text(known)
+    return ("rank " if len(known) == 1 else "ranks ") + fold_numbers(known)
 
 
 def _one_culprit(culprit: Culprit) -> str:
@@ -138,11 +122,6 @@ def _state_word(verdict: Verdict) -> str:
     return {CONFIRMED: f"HANG{cls}", RECOVERED: f"RECOVERED{cls}"}.get(verdict.state, f"SUSPECTED HANG{cls}")
 
 
-def main_thread(process: ProcessReport) -> Thread | None:
-    """The thread whose stack says what the rank is doing."""
-    return next((thread for thread in process.threads if thread.main), process.threads[0] if process.threads else None)
-
-
 def culprit_processes(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[tuple[NodeReport, ProcessReport]]:
     """The culprits' processes among the evidence, in the verdict's order."""
     by_place = {(node.node, process.ns_pid): (node, process) for node in nodes for process in node.processes}
@@ -151,7 +130,7 @@ def culprit_processes(verdict: Verdict, nodes: Sequence[NodeReport]) -> list[tup
 
 def stands_text(process: ProcessReport, depth: int = 7) -> str:
     """Where a rank stands, innermost Python frame first, or why that is not known."""
-    thread = main_thread(process)
+    thread = main_thread(process.threads)
     if thread is None:
         tries = "; ".join(f"{attempt.how}: {attempt.error}" for attempt in process.attempts if attempt.error)
         return f"no stack ({tries or 'not tried'}); process state {process.state}"

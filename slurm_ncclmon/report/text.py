@@ -16,10 +16,10 @@ from slurm_ncclmon.report.sentence import (
     culprit_processes,
     culprits_text,
     headline,
-    ranks_text,
     shown_rank,
     stands_text,
 )
+from slurm_ncclmon.slurm.hostlist import fold_numbers
 from slurm_ncclmon.verdict import RECOVERED, Advisory, Verdict
 
 WIDTH = 110
@@ -83,7 +83,7 @@ def _named(verdict: Verdict) -> list[str]:
         rank = shown_rank(culprit)
         reasons.setdefault(culprit.why, []).extend([] if rank is None else [rank])
     return [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {why}" if ranks else why
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_numbers(ranks)}: {why}" if ranks else why
         for why, ranks in reasons.items()
     ]
 
@@ -103,7 +103,7 @@ def _waiting(verdict: Verdict) -> list[str]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"its rank {ranks[0]}" if len(ranks) == 1 else f"its ranks {ranks_text(ranks) or 'none'}"
+    return f"its rank {ranks[0]}" if len(ranks) == 1 else f"its ranks {fold_numbers(ranks) or 'none'}"
 
 
 def _clean(case: Case) -> list[str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from slurm_ncclmon.report.files import stack_files, verdict_document, write_report
-from slurm_ncclmon.report.sentence import headline, ranks_text
+from slurm_ncclmon.report.sentence import headline
 from slurm_ncclmon.report.text import comment_text, render_report
+from slurm_ncclmon.slurm.hostlist import fold_numbers as ranks_text
 from slurm_ncclmon.verdict import Culprit, Edge
 from tests.report.cases import CASES, NOT_ENTERED
 
